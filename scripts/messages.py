@@ -13,6 +13,7 @@ import string
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 from babel.messages.catalog import Catalog, Message
@@ -27,8 +28,10 @@ from rlbox.artifacts.profile import load_implicitly_contacted_hosts  # noqa: E40
 from rlbox.cli.help import unwrap_help_paragraphs_unless_marked  # noqa: E402
 from rlbox.cli.root import COMMANDS, SECTIONS, root  # noqa: E402
 from rlbox.cluster.checks import load_finding_texts as load_cluster_finding_texts  # noqa: E402
+from rlbox.config.project import Project  # noqa: E402
 from rlbox.config.toml_files import load_toml  # noqa: E402
 from rlbox.doctor.catalogue import TRANSLATED_KEYS, load_finding_texts  # noqa: E402
+from rlbox.fixes.catalogue import load_fix_catalogue  # noqa: E402
 from rlbox.lint.drift import load_drift_rules  # noqa: E402
 from rlbox.planner.stack_facts import COMPAT  # noqa: E402
 
@@ -81,8 +84,25 @@ def data_texts() -> Iterator[str]:
         yield from (rule.what, rule.next)
     for fact in load_toml(COMPAT)["fact"]:
         yield from (fact["says"],) if "says" in fact else ()
+    for fix in load_fix_catalogue(Project(folder=CHECKOUT)):
+        yield from filter(None, (fix.untested, *(patch.reason for patch in fix.bake.patch)))
+        yield from (text for row in fix.bake.refuse for text in (row.says, row.next))
+    for path in (*CHECKOUT.glob("images/*/target.toml"), *CHECKOUT.glob("rlbox/artifacts/profiles/*.toml")):
+        yield load_toml(path)["title"]
+    for path in CHECKOUT.glob("jobs/*.toml"):
+        yield from job_texts(load_toml(path))
     for host in load_implicitly_contacted_hosts():
         yield from (host.why, host.rule)
+
+
+def job_texts(job: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of a job that are shown, and the names of the parts of what its stages need."""
+    for row in (job, *job.get("services", ()), *job["stages"]):
+        yield row["title"]
+    yield from (param["help"] for param in job["params"].values())
+    for needs in job.get("fits", {}).get("stages", {}).values():
+        yield from (rule["says"] for rule in needs.get("rules", ()))
+        yield from (name.replace("_", " ") for kind in ("card", "host", "disk") for name in needs.get(kind, ()))
 
 
 def help_texts(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -291,7 +291,7 @@ def _list_mirrors(app: App, profile: Profile) -> int:
         )
     lines = align_rows((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
     none = _("no rules: files come from wherever this machine's own clients are set to get them")
-    text = join("\n", [f"# {profile.title}", *(lines or [none])])
+    text = join("\n", [join("", ("# ", _(profile.title))), *(lines or [none])])
     app.output({"sources": profile.name, "title": profile.title, "rules": rows}, text)
     app.print_next(f"rlbox mirrors probe --sources {profile.name}")
     return 0

@@ -70,7 +70,8 @@ def _test_status(app: App, name: str) -> str | None:
 def _line(row: dict[str, Any], width: int) -> str:
     kind = pad_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
     status = f" ({translate(row['status'])})" if row["status"] else ""
-    return f"{kind} {row['name'].ljust(width)}  {row['title'] or translate(row['problem'])}{status}"
+    title = translate(_(row["title"])) if row["source"] == "shipped" else row["title"]
+    return f"{kind} {row['name'].ljust(width)}  {title or translate(row['problem'])}{status}"
 
 
 @click.command("show")

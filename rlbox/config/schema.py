@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError, WrapValidator
 
 from rlbox.config.pattern import validate_selective_re2_pattern
 from rlbox.errors import SpecError
-from rlbox.i18n import _, join
+from rlbox.i18n import EnglishMessage, _, join
 
 
 def _one_line(text: str) -> str:
@@ -36,6 +36,10 @@ AptPackage = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")
 
 
 SingleLine = Annotated[str, AfterValidator(_one_line)]
+TranslatedText = Annotated[
+    str, WrapValidator(lambda text, check: text if isinstance(text, EnglishMessage) else _(check(text)))
+]
+"""A text of a spec that is shown in the reader's language where rlbox has its translation."""
 
 
 PatternText = Annotated[str, AfterValidator(validate_selective_re2_pattern)]

@@ -250,6 +250,7 @@ class Fix(SpecModel):
     title: Title = Field(description="one-line description of the fix; one language is enough")
     title_zh: Title = Field("", description="title in Chinese; one language is enough")
     why: Text = Field(description="cause of the failure and how the fix works")
+    why_zh: str = Field("", description="why in Chinese; empty: English")
     source: tuple[SingleLine, ...] = Field(default=(), description="evidence: issues, source files, measurements")
     heals: tuple[Name, ...] = Field((), description="ids of the failures that the fix resolves")
     failure: Failure = Field("", description="cause that `rlbox diagnose` prints for its log lines; empty: title")

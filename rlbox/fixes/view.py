@@ -66,10 +66,10 @@ def list_bake_entries(fix: Fix, bake: Bake, skip_by_patch: Mapping[str, str] | N
     if bake.ray.before:
         yield BakeEntry(kind="ray", name=_("before it starts"), text=bake.ray.before)
     for row in bake.refuse:
-        yield BakeEntry(kind="refuse", name=row.condition, value=f"{row.says}; {row.next}")
+        yield BakeEntry(kind="refuse", name=row.condition, value=join("; ", (_(row.says), _(row.next))))
     for patch in bake.patch:
         skip = (skip_by_patch or {}).get(patch.name)
-        value = _("left out: {skip}").format(skip=skip) if skip else patch.reason
+        value = _("left out: {skip}").format(skip=skip) if skip else _(patch.reason)
         yield BakeEntry(kind="patch", name=patch.name, value=value, text=_describe_patch(patch))
 
 
@@ -80,7 +80,7 @@ def _describe_patch(patch: FixPatch) -> str:
         ),
         _("of"): " or ".join(patch.package),
         _("made for"): patch.made_for,
-        _("reason"): patch.reason,
+        _("reason"): _(patch.reason),
         _("upstream"): patch.upstream,
         _("left out where the file holds"): patch.upstream_has,
         _("left out without the file"): patch.absent,
@@ -146,7 +146,7 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     yield _("kind: {kind}").format(kind=get_fix_category(fix))
     if fix.heals:
         yield _("heals: {ids}").format(ids=", ".join(fix.heals))
-    yield from ("", _("## why"), *fix.why.strip().splitlines())
+    yield from ("", _("## why"), *((get_language() == "zh" and fix.why_zh) or fix.why).strip().splitlines())
     conditions = format_conditions_as_toml(fix.applies) or (_("every target"),)
     yield from ("", _("## applies when"), *(join("", ("- ", text)) for text in conditions))
     rows = [line for row in list_bake_entries(fix, fix.bake) for line in _row_lines(row, whole=True)]
@@ -163,7 +163,7 @@ def _fix_lines(fix: Fix) -> Iterator[str]:
     if fix.source:
         yield from ("", _("## source"), *(f"- {text}" for text in fix.source))
     if fix.untested:
-        yield from ("", _("## no fault test"), fix.untested)
+        yield from ("", _("## no fault test"), _(fix.untested))
 
 
 def _row_lines(row: BakeEntry, *, whole: bool) -> list[str]:

@@ -20,6 +20,7 @@ from rlbox.config.schema import (
     Name,
     PatternText,
     SpecModel,
+    TranslatedText,
     ValidationProblems,
     did_you_mean_hint,
     validate_spec,
@@ -122,7 +123,7 @@ class Service(SpecModel):
     """A process that runs beside the stages that name it: started before, stopped after, in reverse order."""
 
     name: Name = Field(description="name of the service, unique in the job")
-    title: str = Field(description="one-line description of the service")
+    title: TranslatedText = Field(description="one-line description of the service")
     command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
     ports: tuple[Word, ...] = Field(
         (), description="names of the job's ports that it listens on, for this machine only"
@@ -168,7 +169,7 @@ class Stage(SpecModel):
     """One step of staged running."""
 
     name: Name = Field(description="name of the stage, unique in the job")
-    title: str = Field(description="one-line description of the stage")
+    title: TranslatedText = Field(description="one-line description of the stage")
     command: tuple[Word, ...] = Field(min_length=1, description="program and arguments; may contain placeholders")
     services: tuple[Word, ...] = Field((), description="names of services that run during the stage")
     needs: tuple[FileRule, ...] = Field((), description="files that must exist and be complete before the stage starts")
@@ -227,7 +228,7 @@ class Job(SpecModel):
     """What can be run: parameters, profiles, ports, services and stages."""
 
     name: Name
-    title: str = Field(description="one-line description of the job")
+    title: TranslatedText = Field(description="one-line description of the job")
     target: Name = Field(description="default target; --target overrides it")
     params: dict[ParamName, Param] = Field(default_factory=dict, description="parameters by name, for --set NAME=VALUE")
     profiles: dict[Name, ParamSet] = Field(

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field, PlainValidator, StringConstraints, WithJsonSchema
 
-from rlbox.config.schema import SpecModel, did_you_mean_hint
+from rlbox.config.schema import SpecModel, TranslatedText, did_you_mean_hint
 from rlbox.config.units import PARAMETER_UNITS, Unit, convert_from_base_unit, parse_to_base_unit, repr_without_exponent
 from rlbox.i18n import _
 from rlbox.job.names import ProblemOrEmpty
@@ -40,7 +40,7 @@ class Param(SpecModel):
     """A value that the user may change with `--set NAME=VALUE`."""
 
     default: Value | None = Field(None, description="default value; absent only if required")
-    help: str = Field(description="one-line description of the parameter")
+    help: TranslatedText = Field(description="one-line description of the parameter")
     type: ParamType | None = Field(None, description="type of the value; absent: from unit, default or first choice")
     unit: Unit | None = Field(None, description="unit that the command expects; you write values with any unit")
     required: bool = Field(False, description="a profile or --set must set it; no default")

@@ -137,7 +137,7 @@ class _Problems:
             problem = find_bounds_problem(param, settled)
         except ValueError as error:
             shown = f"--set {name}={value}" if origin == SET else f"{origin}: {name}"
-            self.lines.append(f"{shown}: {error}: {param.help}")
+            self.lines.append(join(": ", (shown, error, param.help)))
             return value
         if problem:
             self.lines.append(
@@ -235,5 +235,5 @@ def format_declared_param_lines(job: Job) -> list[str]:
     for name, param in job.params.items():
         value = "" if param.default is None else format_scalar(param.default)
         told = f"{name:<{width}} = {value:<10}"
-        lines.append(f"{told} # {param.help} ({translate(_describe_param(param))})")
+        lines.append(f"{told} # {translate(param.help)} ({translate(_describe_param(param))})")
     return [*lines, ""]

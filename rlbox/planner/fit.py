@@ -75,7 +75,7 @@ def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tup
 
 def _part_lines(needs: RunNeeds) -> list[str]:
     rows = [
-        (row.stage, kind, format_size(size), name.replace("_", " "))
+        (row.stage, kind, format_size(size), _(name.replace("_", " ")))
         for row in needs.stages
         for kind, parts, format_size in (
             (_("a GPU"), row.card, gpu_gib_or_mib_text),

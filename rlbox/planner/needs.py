@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import GIB, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.errors import SpecError
-from rlbox.i18n import _, ngettext
+from rlbox.i18n import EnglishMessage, _, join, ngettext, translate
 from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, Fits
 from rlbox.job.job import Job
@@ -176,14 +176,15 @@ class FitsFormulaEvaluator:
         value = self.evaluate(key_for_errors, formula)
         return 0.0 if isinstance(value, str) else float(value)
 
-    def fill_in_variables(self, sentence: str) -> str:
+    def fill_in_variables(self, sentence: str) -> EnglishMessage:
         """Return a sentence with its `{NAME}` replaced; numbers are whole where they are."""
 
         def shown(found: re.Match[str]) -> str:
             value = self._variables.get(found[1], found[0])
             return f"{value:g}" if isinstance(value, float) else str(value)
 
-        return re.sub(r"\{(\w+)\}", shown, sentence)
+        english, translated = (re.sub(r"\{(\w+)\}", shown, text) for text in (sentence, translate(_(sentence))))
+        return EnglishMessage(english, translated)
 
 
 def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:
@@ -311,7 +312,7 @@ def _describe_lack(
     what: str, bytes_by_part: Mapping[str, float], available: float, format_size: Callable[[float], str]
 ) -> str:
     largest = sorted(bytes_by_part.items(), key=lambda part: -part[1])[:4]
-    shown = ", ".join(f"{name.replace('_', ' ')} {format_size(size)}" for name, size in largest if size)
+    shown = join(", ", (join(" ", (_(name.replace("_", " ")), format_size(size))) for name, size in largest if size))
     return _("{what}: {text} needed ({shown}), {text2} there").format(
         what=what, text=format_size(sum(bytes_by_part.values())), shown=shown, text2=format_size(available)
     )

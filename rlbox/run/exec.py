@@ -89,7 +89,7 @@ def run_shell_or_command_in_new_container(
 
 def run_and_print_component_tests(app: App, python: str, timeout_s: float) -> int:
     began = time.monotonic()
-    stack = require_named_or_local_stack(python, "rlbox components TARGET, or rlbox components --python FILE")
+    stack = require_named_or_local_stack(python, _("rlbox components TARGET, or rlbox components --python FILE"))
     parts: list[ComponentResult] = []
     for part in run_component_checks(stack, dict(os.environ), timeout_s):
         parts.append(part)

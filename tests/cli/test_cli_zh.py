@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -69,6 +70,23 @@ def test_an_error_is_translated(rlbox: Rlbox, words: tuple[str, ...], line: str)
     error = rlbox(*words).err
     assert line in error
     assert english_lines(error) == []
+
+
+@pytest.mark.parametrize("path", sorted(Path("templates/fixes").glob("*.toml")), ids=lambda path: path.stem)
+def test_a_fix_is_explained_in_chinese(rlbox: Rlbox, path: Path) -> None:
+    page = rlbox("fixes", "show", path.stem).out
+    why = page.partition("## 原因\n")[2].partition("\n## ")[0]
+    assert re.search(r"[\u4e00-\u9fff]{2}", why)
+    untested = page.partition("## 没有故障测试\n")[2].partition("\n## ")[0]
+    assert english_lines(untested) == []
+
+
+@pytest.mark.parametrize("job", ["gkd", "grpo", "holdem", "sft", "smoke", "xdan"])
+def test_parameters_and_plan_of_a_job_are_chinese(rlbox: Rlbox, job: str) -> None:
+    declared = rlbox("show", job).out.partition("\n\n")[0]
+    assert english_lines(declared) == []
+    assert english_lines(rlbox("plan", job).out) == []
+    assert english_lines(rlbox("targets").out) == []
 
 
 def test_a_spec_that_is_wrong(rlbox: Rlbox, folder: Folder) -> None:
