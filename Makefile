@@ -69,19 +69,17 @@ render: .venv/rlbox.stamp
 docs: .venv/rlbox.stamp
 	$(PY) scripts/make_docs.py
 
-# The pages and both READMEs as a site with search in both languages, in build/site; its tools are in scripts/site.lock alone.
+# The pages and both READMEs as a site with search in both languages, in build/site.
 site: .venv/rlbox.stamp
 	$(PY) -m scripts.docs.reference
-	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore .venv/bin/uv run --quiet --isolated --no-project --with-requirements scripts/site.lock \
-	    mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore .venv/bin/uv run --quiet --isolated --no-project --with mkdocs-material==9.8.1 \
+	    --with jieba==0.42.1 mkdocs build --quiet --strict
 
 # Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
 	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
 	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
-	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	    --no-annotate --no-header --group pyproject.toml:site -o scripts/site.lock
 
 .venv/rlbox.stamp: requirements.lock pyproject.toml scripts/ensure-python.sh
 	@scripts/ensure-python.sh
