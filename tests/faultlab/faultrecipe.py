@@ -18,9 +18,8 @@ else:
 LAB = Path(__file__).resolve().parent
 Half = Literal["open", "held"]
 HALVES: tuple[Half, ...] = ("open", "held")
-RECIPES = {"open": "recipes.toml", "held": "recipes.toml.xz"}
-"""The held half is compressed: whoever writes signatures does not read it."""
-LABELS = "labels.json"
+RECIPES = "recipes.toml.xz"
+LABELS = "labels.json.xz"
 KEYS = {
     "title", "cause", "also", "on", "root", "nth", "file", "versions", "options", "memory", "shm", "network",
     "timeout_s", "lane", "node", "rank", "run", "nodes", "files", "fatal", "needs", "note", "victims", "cascade",
@@ -107,8 +106,5 @@ def make_recipe(name: str, data: Mapping[str, Any]) -> Recipe:
 def recipes(half: Half | None = None) -> list[Recipe]:
     """Return every recipe, of one half or of both, by name."""
     halves = HALVES if half is None else (half,)
-    files = {part: (LAB / part / RECIPES[part]).read_bytes() for part in halves}
-    tables = [
-        tomllib.loads((lzma.decompress(data) if part == "held" else data).decode()) for part, data in files.items()
-    ]
+    tables = [tomllib.loads(lzma.decompress((LAB / part / RECIPES).read_bytes()).decode()) for part in halves]
     return [make_recipe(name, data) for table in tables for name, data in sorted(table.items())]

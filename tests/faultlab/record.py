@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import re
 import sys
 from pathlib import Path
@@ -119,9 +120,9 @@ def relabel(recipe: Recipe) -> None:
 
 def _write_labels(recipe: Recipe, labels: dict[str, Any]) -> None:
     path = recipe.labels
-    kept = json.loads(path.read_text("utf-8"))
+    kept = json.loads(lzma.decompress(path.read_bytes()))
     kept[recipe.name] = {**labels_of(recipe), **labels}
-    path.write_text(_text_of_labels(kept), "utf-8")
+    path.write_bytes(lzma.compress(_text_of_labels(kept).encode(), preset=9))
 
 
 def _text_of_labels(kept: dict[str, dict[str, Any]]) -> str:
@@ -138,7 +139,7 @@ def _text_of_labels(kept: dict[str, dict[str, Any]]) -> str:
 
 def labels_of(recipe: Recipe) -> dict[str, Any]:
     """Return the labels of a recipe's logs by environment."""
-    return dict(json.loads(recipe.labels.read_text("utf-8")).get(recipe.name, {}))
+    return dict(json.loads(lzma.decompress(recipe.labels.read_bytes())).get(recipe.name, {}))
 
 
 def _misses() -> Path:
