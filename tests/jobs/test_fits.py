@@ -81,7 +81,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("grpo", "", "batch=65", "batch 65 is more than the 64 rows of train.parquet"),
         ("grpo", "", "batch=68 train_rows=68", ""),
         ("grpo", "debug", "batch=3", "batch 3 is more than the 2 rows of train_tiny.parquet"),
-        ("gkd", "", "batch=65", "batch 65 is no multiple of 1 nodes x 2 GPUs"),
+        ("gkd", "", "batch=65", "batch 65 is not a multiple of 1 nodes x 2 GPUs"),
         ("gkd", "", "teacher_gpus=3", "teacher_gpus 3 is no power of two"),
         ("gkd", "", "actor_gpus=4", "6 GPUs of a machine, there are 4"),
         ("gkd", "", "max_model_len=1536", "max_model_len 1536 is not more than a prompt of 512 and an answer of 1024"),

@@ -148,8 +148,8 @@ def test_fewer_gpus_than_the_job_wants() -> None:
     [
         ({"tensor_parallel": "2"}, "4 engines x 2 GPUs are not the actor's 16"),
         ({"ref_gpus": "4"}, "colocated reference and actor need the same nodes and GPUs"),
-        ({"train_batch": "100"}, "train_batch 100 is no multiple of micro_train_batch 2 x 16 actors"),
-        ({"rollout_batch": "10"}, "rollout_batch 10 x 8 answers are no multiple of train_batch 128"),
+        ({"train_batch": "100"}, "train_batch 100 is not a multiple of micro_train_batch 2 x 16 actors"),
+        ({"rollout_batch": "10"}, "rollout_batch 10 x 8 answers are not a multiple of train_batch 128"),
         ({"max_len": "32769"}, "max_len 32769 is more than the model's 32768 tokens"),
         ({"answer_len": "8192"}, "an answer of 8192 tokens leaves no prompt of max_len 8192"),
         ({"cluster_gpus": "17"}, "cluster_gpus 17 is more than 2 nodes of 8 have"),
