@@ -66,7 +66,8 @@ def build_unless_current_and_report(app: App, target_name: str, options: BuildOp
 
 
 def ensure_image_built(app: App, target_name: str) -> None:
-    plan, options = load_image_plan(app.project, target_name), BuildOptions()
+    plan = load_image_plan(app.project, target_name)
+    options = BuildOptions(sources_profile=os.environ.get("RLBOX_SOURCES", ""))
     if not app.dry_run:
         plan.require_current_lock()
         image = find_image(plan.tag)

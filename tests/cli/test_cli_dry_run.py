@@ -186,6 +186,8 @@ def test_in_place_the_paths_are_those_of_this_machine(
     assert said.code == 0
     monkeypatch.setenv("RLBOX_SOURCES", "cn")
     assert "# not checked: sources cn: " in rlbox("run", "two", "--place", "here", "--dry-run").out
+    monkeypatch.setenv("RLBOX_SOURCES", "nosuch")
+    assert "refused: unknown sources profile 'nosuch'" in rlbox("run", "two", "--build", "--dry-run").out
 
 
 def test_an_engine_that_does_not_answer_is_no_refusal(
