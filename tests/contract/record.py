@@ -304,12 +304,14 @@ def outline(value: Any) -> str:
 
 
 def record_help(project: Project) -> dict[str, list[str]]:
-    """Return the help of every command, as lines."""
+    """Return the usage of every command, and its options and subcommands with their values; the wording is free."""
     found = {}
     for words in commands(root, click.Context(root, info_name="rlbox")):
         code, out, err = project.type([*words, "--help"])
         assert (code, err) == (0, ""), (words, err)
-        found[" ".join(("rlbox", *words))] = out.splitlines()
+        usage, _, rest = out.partition("\n\n")
+        named = re.findall(r"^  (\S.*?)(?:  |$)", rest.partition("\nOptions:\n")[2], re.MULTILINE)
+        found[" ".join(("rlbox", *words))] = [" ".join(usage.split()), *named]
     return found
 
 
