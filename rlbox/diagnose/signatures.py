@@ -151,8 +151,10 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
 
 def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
     row = event.log_line
-    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in event.frames_of_all_exceptions)
+    all_frames = event.frames_of_all_exceptions
+    frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in all_frames)
     tail = [line for __, line in event.tail if line.startswith("File ")]
+    tail += [f"code {frame.code}" for frame in all_frames[-1:]]
     return (*frames, *tail, f"lane {row.writer}", f"source {row.logging_call_site}", row.text[:300], program_kinds)
 
 

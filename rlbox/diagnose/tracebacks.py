@@ -36,10 +36,11 @@ _QUOTES = re.compile(r"^\s*(?:\"\"\"|''')\s*$")
 LineNumberAndText = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StackFrame:
     file: str
     function: str
+    code: str = ""
 
 
 @dataclass(slots=True)
@@ -168,6 +169,8 @@ class TracebackParser:
         if found and outer and (self._frames or not self.exceptions or self._link or self.exceptions[-1].quotes_other):
             self._raise(row, found.group(1), stripped)
             return True
+        if self._frames and not self._frames[-1].code:
+            self._frames[-1].code = stripped
         if not self._frames and self.lines > 3 and row.has_prefix != self.head.has_prefix:
             return self._close()
         return True
