@@ -28,7 +28,8 @@ def accumulation(batch: int, gpus: int, micro_batch: int) -> int:
     """Return the passes of one GPU for an optimizer step; `ValueError` when they are no whole number."""
     if batch % (gpus * micro_batch):
         nearest = max(1, round(batch / (gpus * micro_batch))) * gpus * micro_batch
-        raise ValueError(f"batch {batch} is not a multiple of {gpus} GPUs x {micro_batch} rows; the nearest is {nearest}")
+        found = f"batch {batch} is not a multiple of {gpus} GPUs x {micro_batch} rows"
+        raise ValueError(f"{found}; the nearest is {nearest}")
     return batch // (gpus * micro_batch)
 
 
