@@ -48,11 +48,11 @@ def test_a_layer_that_changed_is_all_that_is_sent(hosts: Hosts) -> None:
     """One more layer, of bytes that nothing makes smaller."""
     began = wire_bytes()
     healthy(hosts("cluster", "up", "pair", "--json"))
-    assert wire_bytes() - began < 1e6  # nothing changed
+    assert wire_bytes() - began < LAYER / 10  # nothing changed: ssh and what Ray tells its nodes
     assert hosts("cluster", "down", "pair").code == 0
     began = wire_bytes()
     healthy(hosts("cluster", "up", "pair", "--json"))
-    assert wire_bytes() - began < 1e6  # the image is there
+    assert wire_bytes() - began < LAYER / 10  # the image is there
     assert hosts("cluster", "down", "pair").code == 0
     with put_back():
         add_layer("sent")

@@ -67,7 +67,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("sft", "", "batch=2024 micro_batch=1 train_rows=0", ""),
         ("sft", "", "max_model_len=200000", "an answer of 200000 tokens"),
         ("sft", "", "max_model_len=200000 tensor_parallel=2", ""),
-        ("sft", "", "tensor_parallel=3", "tensor_parallel 3 is no power of two"),
+        ("sft", "", "tensor_parallel=3", "tensor_parallel 3 is not a power of two"),
         ("sft", "", "servers=2 tensor_parallel=2", ""),
         ("sft", "", "servers=4 tensor_parallel=2", "8 GPUs of a machine, there are 4"),
         ("holdem", "", "gpus=3 tensor_parallel=3 engine_gpus=1", "does not share out the model's 8 query groups"),
@@ -82,7 +82,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("grpo", "", "batch=68 train_rows=68", ""),
         ("grpo", "debug", "batch=3", "batch 3 is more than the 2 rows of train_tiny.parquet"),
         ("gkd", "", "batch=65", "batch 65 is not a multiple of 1 nodes x 2 GPUs"),
-        ("gkd", "", "teacher_gpus=3", "teacher_gpus 3 is no power of two"),
+        ("gkd", "", "teacher_gpus=3", "teacher_gpus 3 is not a power of two"),
         ("gkd", "", "actor_gpus=4", "6 GPUs of a machine, there are 4"),
         ("gkd", "", "max_model_len=1536", "max_model_len 1536 is not more than a prompt of 512 and an answer of 1024"),
         ("gkd", "", "gpu_memory=5%", "vLLM's share of a GPU (0.05) does not hold Qwen/Qwen3-0.6B"),
@@ -90,7 +90,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("gkd", "", "actor_gpus=1 teacher_gpus=1", ""),
         ("xdan", "", "max_samples=255", "rollout_batch 256 is more than max_samples 255"),
         ("xdan", "", "engines=1 tensor_parallel=16", "or more than a node's 8 GPUs"),
-        ("xdan", "", "ref_gpus=6 actor_gpus=6 tensor_parallel=3", "tensor_parallel 3 is no power of two"),
+        ("xdan", "", "ref_gpus=6 actor_gpus=6 tensor_parallel=3", "tensor_parallel 3 is not a power of two"),
     ],
 )
 def test_what_a_program_would_refuse_is_refused_before(job: str, profile: str, settings: str, says: str) -> None:

@@ -243,7 +243,7 @@ def args(**more: Any) -> Any:
 
 def test_a_plan_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert plan.problem(args(), tmp_path) == ""
-    assert "is no multiple" in plan.problem(args(batch=3), tmp_path)
+    assert "is not a multiple" in plan.problem(args(batch=3), tmp_path)
     monkeypatch.setattr(plan.shutil, "disk_usage", lambda folder: SimpleNamespace(free=32))
     assert plan.problem(args(billions=1e-9), tmp_path) == ""  # two checkpoints of 16 bytes
     assert "2 checkpoints need" in plan.problem(args(billions=2e-9), tmp_path)

@@ -73,7 +73,7 @@ def test_what_has_not_run_on_a_gpu_says_so_where_it_is_read() -> None:
     """The default of `sft` on the cards of its target, and when a hang was found too late."""
     sft = (DOCS / "jobs/sft.md").read_text("utf-8")
     assert "Four ranks on four RTX 5090 are untested" in sft
-    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("four cards of 32 GB untested")
+    assert load_job(Project(folder=CHECKOUT), "sft").params["offload"].help.endswith("untested on four GPUs of 32 GB")
     hangs = "".join((DOCS / name).read_text("utf-8") for name in ("hangs.md", "hangs-details.md"))
     assert "after 38.7 s, once in six times" in hangs
 
