@@ -142,8 +142,8 @@ class Node:
         try:
             output, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            with process:  # which does not read to the end: ssh's master holds the pipes while a link is cut
+                process.kill()
             raise NodeError(
                 _("node {name} has not answered for {timeout_s}").format(
                     name=self.name, timeout_s=exact_duration_text(timeout_s)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,7 @@ from clusterfacts import NO_ENGINE, PLACE, context, existing, facts, survey
 from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.nodes import NodePool, choose_addresses, is_inplace
+from rlbox.cluster.nodes import Node, NodePool, choose_addresses, is_inplace
 from rlbox.cluster.status import NodeMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import explain_ssh_error
@@ -42,6 +45,19 @@ def test_ssh_error_names_cause_and_step(output: str, id_: str, step: str) -> Non
     found = explain_ssh_error("b", output)
     assert (found.id, found.where, found.level) == (id_, "b", "error")
     assert step in found.remedy
+
+
+@pytest.mark.allow("processes")
+def test_a_call_without_an_answer_does_not_wait_for_who_else_holds_its_pipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master of an ssh connection has them until it notices that the link is cut, a minute later."""
+    script = f"(sleep 20; touch {tmp_path}/ended) & echo $! >{tmp_path}/holder; sleep 60"
+    monkeypatch.setattr(Node, "_argv", lambda self, command: ("sh", "-c", script))
+    with pytest.raises(NodeError, match="node b has not answered for 1 s"):
+        Node(ClusterNode(name="b", data="/data")).call("read_machine_facts", 1.0)
+    assert not (tmp_path / "ended").exists()
+    os.kill(int((tmp_path / "holder").read_text()), signal.SIGTERM)
 
 
 def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
