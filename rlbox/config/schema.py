@@ -39,7 +39,7 @@ SingleLine = Annotated[str, AfterValidator(_one_line)]
 TranslatedText = Annotated[
     str, WrapValidator(lambda text, check: text if isinstance(text, EnglishMessage) else _(check(text)))
 ]
-"""A text of a spec that is shown in the reader's language where rlbox has its translation."""
+"""A text of a spec, shown in the reader's language if rlbox has a translation; pydantic would make a message a str."""
 
 
 PatternText = Annotated[str, AfterValidator(validate_selective_re2_pattern)]

@@ -40,7 +40,7 @@ LineNumberAndText = tuple[int, str]
 class StackFrame:
     file: str
     function: str
-    code: str = ""
+    code: str = ""  # the source line below
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from rlbox.diagnose.signatures import dump_signatures_json, extract_signatures
 from rlbox.errors import SpecError
 from rlbox.fixes.conditions import VersionMap, check_package_requirement, evaluate_fix, find_torch_cuda_or_empty
 from rlbox.fixes.fix import Bake, BakedFile, Fix, RayStartOptions
-from rlbox.i18n import EnglishMessage, _, join, translate
+from rlbox.i18n import _, join, render_message
 from rlbox.target.target import Target
 
 if TYPE_CHECKING:
@@ -210,7 +210,8 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
     for fix in chosen:
         for row in fix.bake.refuse:
             if render_fix_template(f"{{% if {row.condition} %}}refused{{% endif %}}", values, _where(fix)):
-                says, step = (_render_message(text, values, _where(fix)) for text in (row.says, row.next))
+                fill = functools.partial(render_fix_template, values=values, source=_where(fix))
+                says, step = (render_message(text, fill) for text in (row.says, row.next))
                 found[_("{says} (fix {fix_id}): {step}").format(says=says, fix_id=fix.id, step=step)] = fix.id
     if found:
         raise SpecError(
@@ -220,12 +221,6 @@ def _refuse(chosen: Iterable[Fix], target: Target, values: Mapping[str, Any]) ->
                 found=next(iter(found.values()))
             ),
         )
-
-
-def _render_message(text: str, values: Mapping[str, Any], where: str) -> EnglishMessage:
-    """Fill a template in, and its translation, which is shown in place of the English text."""
-    english, translated = (render_fix_template(one, values, where) for one in (text, translate(_(text))))
-    return EnglishMessage(english, translated)
 
 
 def _check_agreement(baked: RenderedFixes) -> None:

@@ -88,6 +88,11 @@ def translate(text: str) -> str:
     return template.format(**values)
 
 
+def render_message(template: str, render: Callable[[str], str]) -> EnglishMessage:
+    """Return a filled-in template as a message; its translation, filled in as well, takes the place of the msgid."""
+    return EnglishMessage(render(template), render(translate(_(template))))
+
+
 def detect_language(argv: Sequence[str], environ: Mapping[str, str]) -> Language:
     """Return the language of `--lang`, else of RLBOX_LANG or the locale; English for one that rlbox does not have."""
     name = next((environ[variable] for variable in _VARIABLES if environ.get(variable)), "")

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import GIB, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.errors import SpecError
-from rlbox.i18n import EnglishMessage, _, join, ngettext, translate
+from rlbox.i18n import EnglishMessage, _, join, ngettext, render_message
 from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, Fits
 from rlbox.job.job import Job
@@ -183,8 +183,7 @@ class FitsFormulaEvaluator:
             value = self._variables.get(found[1], found[0])
             return f"{value:g}" if isinstance(value, float) else str(value)
 
-        english, translated = (re.sub(r"\{(\w+)\}", shown, text) for text in (sentence, translate(_(sentence))))
-        return EnglishMessage(english, translated)
+        return render_message(sentence, lambda text: re.sub(r"\{(\w+)\}", shown, text))
 
 
 def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> RunNeeds | None:

@@ -15,6 +15,7 @@ from rlbox.cli.root import root
 pytestmark = [pytest.mark.usefixtures("no_engine"), pytest.mark.allow("processes")]
 ENGLISH = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}")
 COMMAND = re.compile(r"`[^`]*`|rlbox [\w -]+|cannot connect to Docker|this test uses a socket.*")
+FIXES = Path(__file__).parents[2] / "templates/fixes"
 LINE = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 GiB"
 
 
@@ -72,7 +73,7 @@ def test_an_error_is_translated(rlbox: Rlbox, words: tuple[str, ...], line: str)
     assert english_lines(error) == []
 
 
-@pytest.mark.parametrize("path", sorted(Path("templates/fixes").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FIXES.glob("*.toml")), ids=lambda path: path.stem)
 def test_a_fix_is_explained_in_chinese(rlbox: Rlbox, path: Path) -> None:
     page = rlbox("fixes", "show", path.stem).out
     why = page.partition("## 原因\n")[2].partition("\n## ")[0]
