@@ -202,7 +202,7 @@ class Signature(SpecModel):
     unless: OptionalPattern = Field("", description="RE2 pattern that must not match the same message; empty: none")
     near: LocationPattern = Field(
         "",
-        description="RE2 pattern of the context: frame, `code` of the last frame, log stream, logger or line; empty: any",
+        description="RE2 pattern of the context: frame, last frame's `code`, log stream, logger or line; empty: any",
     )
     far: ExcludedLocationPattern = Field(
         "", description="RE2 pattern that must not match the same context; empty: none"
