@@ -158,7 +158,8 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
             monkeypatch.setattr(os, name, _refuse("a process"))
     if "sockets" not in allowed:
         monkeypatch.setattr(socket.socket, "__init__", _refuse("a socket"))
-        monkeypatch.setitem(sys.modules, "docker", None)
+        for name in ("docker", "rlbox.engine.docker"):  # whatever an earlier test of this process connected to
+            monkeypatch.setitem(sys.modules, name, None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -153,7 +153,8 @@ def cache_file(name: str, *, unused_days: float = 0) -> Path:
     return path
 
 
-def test_prune_removes_old_cache_entries(rlbox: Rlbox) -> None:
+@pytest.mark.allow("sockets", "processes")
+def test_prune_removes_old_cache_entries(rlbox: Rlbox, engine: EngineSocket) -> None:
     old, new, place = (
         cache_file(f"{name}/mine/file", unused_days=days)
         for name, days in (("contexts", 40), ("logs", 2), ("places", 40))
@@ -164,7 +165,8 @@ def test_prune_removes_old_cache_entries(rlbox: Rlbox) -> None:
     assert [*cache_path("contexts").iterdir()] == []
 
 
-def test_caches_stay_while_another_builds(follow: Follow) -> None:
+@pytest.mark.allow("sockets", "processes")
+def test_caches_stay_while_another_builds(follow: Follow, engine: EngineSocket) -> None:
     old = cache_file("contexts/mine/file", unused_days=40)
     with hold_lock(cache_path("locks", "build-mine.lock"), "build of mine"):
         step = follow("prune", "--yes")

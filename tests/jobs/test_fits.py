@@ -89,7 +89,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
         ("gkd", "", "teacher_memory=30%", "vLLM's share of a GPU (0.3) does not hold Qwen/Qwen3-8B"),
         ("gkd", "", "actor_gpus=1 teacher_gpus=1", ""),
         ("xdan", "", "max_samples=255", "rollout_batch 256 is more than max_samples 255"),
-        ("xdan", "", "engines=1 tensor_parallel=16", "or more than a node's 8 GPUs"),
+        ("xdan", "", "engines=1 tensor_parallel=16", "or is more than a node's 8 GPUs"),
         ("xdan", "", "ref_gpus=6 actor_gpus=6 tensor_parallel=3", "tensor_parallel 3 is not a power of two"),
     ],
 )
