@@ -48,7 +48,8 @@ def list_targets_and_jobs(app: App) -> int:
             source = "project" if path.is_relative_to(app.project.folder) else "shipped"
             row: dict[str, Any] = {"kind": kind, "name": name, "source": source, "problem": "", "title": ""}
             try:
-                row["title"] = str(load_toml(path, app.project).get("title", ""))
+                title = str(load_toml(path, app.project).get("title", ""))
+                row["title"] = _(title) if title and path.is_relative_to(app.project.roots[-1]) else title
             except SpecError as error:  # the others are there all the same
                 row["problem"] = error.what
             rows.append({**row, "status": _test_status(app, name) if kind == "target" else None})
@@ -70,8 +71,7 @@ def _test_status(app: App, name: str) -> str | None:
 def _line(row: dict[str, Any], width: int) -> str:
     kind = pad_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
     status = f" ({translate(row['status'])})" if row["status"] else ""
-    title = translate(_(row["title"])) if row["source"] == "shipped" else row["title"]
-    return f"{kind} {row['name'].ljust(width)}  {title or translate(row['problem'])}{status}"
+    return f"{kind} {row['name'].ljust(width)}  {translate(row['title'] or row['problem'])}{status}"
 
 
 @click.command("show")

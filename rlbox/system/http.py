@@ -275,7 +275,8 @@ def retry(
                 raise
             wait_s = compute_exponential_backoff_s(attempt, getattr(error, "retry_after", ""))
             what = getattr(error, "what", "") or error
-            on_retry(f"attempt {attempt} of {attempts} failed: {what}; again in {exact_duration_text(wait_s)}")
+            told = _("attempt {attempt} of {attempts} failed: {what}; again in {wait}")
+            on_retry(told.format(attempt=attempt, attempts=attempts, what=what, wait=exact_duration_text(wait_s)))
             pause(wait_s)
     return action()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from fakes import ON_IMAGE, Folder, Rlbox
+from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox
 
 from rlbox.cli.root import root
 
@@ -53,9 +53,9 @@ def test_no_help_is_left_in_english(rlbox: Rlbox) -> None:
         (("push", "local"), "错误：缺少选项 '--to'。"),
         (("build", "local", "--bogus"), "错误：没有选项 '--bogus'。"),
         (("run", "--place", "moon"), "错误：'--place' 的值无效：'moon' 不是以下之一：'docker', 'here', 'cluster'。"),
-        (("--lang", "zh", "show", "nosuch"), "rlbox: 错误：未知的 target 或 job 'nosuch'"),
+        (("--lang", "zh", "show", "nosuch"), "rlbox: 错误：未知的 target 或任务 'nosuch'"),
         (("fixes", "show", "nosuch"), "rlbox: 错误：未知的修复 'nosuch'"),
-        (("run", "nosuch"), "rlbox: 错误：未知的 job 'nosuch'"),
+        (("run", "nosuch"), "rlbox: 错误：没有这个任务：'nosuch'"),
         (("attach", "nosuch"), ""),
         (("report", "nosuch"), ""),
         (("build", "local"), ""),
@@ -87,6 +87,11 @@ def test_parameters_and_plan_of_a_job_are_chinese(rlbox: Rlbox, job: str) -> Non
     declared = rlbox("show", job).out.partition("\n\n")[0]
     assert english_lines(declared) == []
     assert english_lines(rlbox("plan", job).out) == []
+    assert english_lines(rlbox("targets").out) == []
+
+
+def test_titles_are_chinese_in_a_checkout_too(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(CHECKOUT)
     assert english_lines(rlbox("targets").out) == []
 
 
