@@ -16,6 +16,7 @@ from rlbox.gate.line_rules import (
 )
 from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker, NanWatch
+from rlbox.i18n import _
 from rlbox.job.gate import FixBenignRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
@@ -29,7 +30,8 @@ class CallerDecidedRules:
     """
 
     def __init__(self, stage: StagePlan) -> None:
-        exit_codes = "exit code " + " or ".join(str(code) for code in stage.exit_codes)
+        exit_codes = _("exit code {codes}").format(codes=" or ".join(map(str, stage.exit_codes)))
+        at_most = _("at most {value}")
         self.needs = [RuleState(kind="need", rule=need.path) for need in stage.needs]
         self.ports = {
             (service.name, name): RuleState(kind="port", rule=f"{name} {number}")
@@ -40,10 +42,10 @@ class CallerDecidedRules:
         self.exit = RuleState(kind="exit", rule="driver_exit_code 0" if stage.ray else exit_codes)
         self.ray = RuleState(kind="ray", rule="job SUCCEEDED") if stage.ray else None
         self.probes = [RuleState(kind="probe", rule=probe.describe()) for probe in stage.probes]
-        self.listens = RuleState(kind="listens", rule="listens on nothing but what the job declares")
+        self.listens = RuleState(kind="listens", rule=_("listens on nothing but what the job declares"))
         self.files = [RuleState(kind="file", rule=file.describe()) for file in stage.files]
-        self.silence = RuleState(kind="silence", rule=f"at most {exact_duration_text(stage.silence_s)}")
-        self.total = RuleState(kind="total", rule=f"at most {exact_duration_text(stage.total_s)}")
+        self.silence = RuleState(kind="silence", rule=at_most.format(value=exact_duration_text(stage.silence_s)))
+        self.total = RuleState(kind="total", rule=at_most.format(value=exact_duration_text(stage.total_s)))
 
     def list_rules_decided_before_start(self) -> list[RuleState]:
         return [*self.needs, *self.ports.values(), *self.services.values()]

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
 from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, writer_prefix_or_empty
+from rlbox.i18n import join
 from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (
@@ -44,7 +45,7 @@ class RuleState:
     @property
     def kind_and_rule(self) -> str:
         """The rule with its kind before it, where it does not begin with that word itself."""
-        return self.rule if self.rule.startswith(self.kind) else f"{self.kind} {self.rule}"
+        return self.rule if self.rule.startswith(self.kind) else join(" ", (self.kind, self.rule))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from rlbox.config.pattern import compile_re2
 from rlbox.foreign import parse_decimal_number, parse_untrusted_json
 from rlbox.gate.line_rules import GateEvents, RuleState, RuleViolation, is_command_echo_unless_sought
 from rlbox.gate.log_search import LineMatcher, StepTracker, writer_prefix_or_empty
+from rlbox.i18n import _
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
@@ -25,7 +26,7 @@ _MISSING = object()
 
 class _NanRule(MetricRule):
     def describe(self) -> str:
-        return "loss and reward: not NaN in three lines"
+        return _("loss and reward: not NaN in three lines")
 
 
 _NAN_RULE = _NanRule(

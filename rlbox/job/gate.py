@@ -15,7 +15,7 @@ from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2, tokenize_pattern
 from rlbox.config.schema import OptionalPattern, PatternText, SpecModel, ValidationProblems
 from rlbox.config.units import Seconds
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.param import Value
 
@@ -83,14 +83,14 @@ class LineRule(Rule):
     def describe(self) -> str:
         """Return the pattern, with the log when it is not the stage's own, and the conditions."""
         where = "" if self.log in ("", STAGE_LOG) else f"{self.log}: "
-        return f"{where}{self.pattern}{_in_brackets(self._conditions())}"
+        return join("", (where, self.pattern, _in_brackets(self._conditions())))
 
     def _conditions(self) -> list[str]:
-        return [f"after {self.after}"] if self.after else []
+        return [_("after {marker}").format(marker=self.after)] if self.after else []
 
 
 def _in_brackets(conditions: list[str]) -> str:
-    return f" ({', '.join(conditions)})" if conditions else ""
+    return join("", (" (", join(", ", conditions), ")")) if conditions else ""
 
 
 class RequireRule(LineRule):
@@ -105,9 +105,10 @@ class RequireRule(LineRule):
     )
 
     def _conditions(self) -> list[str]:
-        conditions = [f"at least {self.count}"] if self.count > 1 else []
-        conditions += [f"at most {self.at_most}"] if self.at_most is not None else []
-        conditions += [f"within {exact_duration_text(self.within_s)}"] if self.within_s is not None else []
+        conditions = [_("at least {value}").format(value=self.count)] if self.count > 1 else []
+        conditions += [_("at most {value}").format(value=self.at_most)] if self.at_most is not None else []
+        if self.within_s is not None:
+            conditions.append(_("within {value}").format(value=exact_duration_text(self.within_s)))
         return conditions + super()._conditions()
 
 
@@ -124,7 +125,7 @@ class ForbidRule(LineRule):
     until: OptionalPattern = Field("", description="RE2 pattern; lines after its first match are allowed; empty: none")
 
     def _conditions(self) -> list[str]:
-        return super()._conditions() + ([f"until {self.until}"] if self.until else [])
+        return super()._conditions() + ([_("until {marker}").format(marker=self.until)] if self.until else [])
 
 
 class BenignRule(LineRule):
@@ -169,10 +170,10 @@ class FileRule(Rule):
     why: str = Field("", description="reason for the rule, shown in error messages")
 
     def describe(self) -> str:
-        conditions = [f"at least {self.count}"] if self.count > 1 else []
+        conditions = [_("at least {value}").format(value=self.count)] if self.count > 1 else []
         conditions += [self.format] if self.format else []
-        conditions += ["written by the stage"] if self.newer else []
-        return f"{self.path}{_in_brackets(conditions)}"
+        conditions += [_("written by the stage")] if self.newer else []
+        return join("", (self.path, _in_brackets(conditions)))
 
     def find_problems(self) -> Iterator[str]:
         if self.path.endswith("/") or self.path in _FOLDERS:
@@ -219,17 +220,19 @@ class MetricRule(Rule):
     why: str = Field("", description="reason for the rule, shown in error messages")
 
     def describe(self) -> str:
-        conditions = []
+        conditions: list[str] = []
         if self.trend:
-            steps = f" within {self.within_steps} steps" if self.within_steps else ""
-            conditions.append(f"{self.trend}{steps}" + (f" by more than {self.by:g}" if self.by else ""))
-        when = "always" if self.when == "always" else "at the end"
-        conditions += [f"at least {self.at_least:g} {when}"] if self.at_least is not None else []
-        conditions += [f"at most {self.at_most:g} {when}"] if self.at_most is not None else []
-        conditions += ["steps rise"] if self.steps_rise else []
-        conditions += [f"{self.points} points"] if self.points > 1 else []
-        conditions += ["finite"] if self.finite else []
-        return f"{self.name}: {', '.join(conditions) or 'there'}"
+            steps = _(" within {steps} steps").format(steps=self.within_steps) if self.within_steps else ""
+            by = _(" by more than {value:g}").format(value=self.by) if self.by else ""
+            conditions.append(join("", (_("falls") if self.trend == "falls" else _("rises"), steps, by)))
+        when = _("always") if self.when == "always" else _("at the end")
+        at_least, at_most = _("at least {value:g} {when}"), _("at most {value:g} {when}")
+        conditions += [at_least.format(value=self.at_least, when=when)] if self.at_least is not None else []
+        conditions += [at_most.format(value=self.at_most, when=when)] if self.at_most is not None else []
+        conditions += [_("steps rise")] if self.steps_rise else []
+        conditions += [_("{count} points").format(count=self.points)] if self.points > 1 else []
+        conditions += [_("finite")] if self.finite else []
+        return join("", (self.name, ": ", join(", ", conditions) if conditions else _("there")))
 
     def find_problems(self) -> Iterator[str]:
         if bool(self.pattern) == bool(self.key):

@@ -90,6 +90,14 @@ def test_parameters_and_plan_of_a_job_are_chinese(rlbox: Rlbox, job: str) -> Non
     assert english_lines(rlbox("targets").out) == []
 
 
+@pytest.mark.allow("processes", "sockets")
+def test_rules_of_a_dry_run_are_chinese(rlbox: Rlbox) -> None:
+    dry = rlbox("run", "smoke", "--place", "here", "--dry-run")
+    said = dry.out + dry.err
+    assert "验收条件：除任务声明的端口外不监听任何端口\n" in said
+    assert "验收条件：metric loss: 下降（前 10 步）超过 0.1, 步数递增, 5 个值, 有限值\n" in said
+
+
 def test_titles_are_chinese_in_a_checkout_too(rlbox: Rlbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     assert english_lines(rlbox("targets").out) == []
