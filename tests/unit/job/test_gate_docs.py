@@ -1,4 +1,4 @@
-"""Every example of docs/gates.md is a gate that loads, and every key of every rule is in one of them."""
+"""Every example of the two pages about gates loads, and every key of every rule is in one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-TEXT = (CHECKOUT / "docs/gates.md").read_text(encoding="utf-8")
+TEXT = "".join((CHECKOUT / f"docs/{name}.md").read_text(encoding="utf-8") for name in ("gates", "gates-details"))
 EXAMPLES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
 RULES = {
     "require": RequireRule,

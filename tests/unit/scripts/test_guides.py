@@ -21,7 +21,7 @@ CHAPTERS = (
     "Requirements", "Instance", "Environment", "Data", "Smoke test", "Training", "Evaluation", "Results",
     "Troubleshooting", "Cost",
 )  # fmt: skip
-REFERENCE = ("targets", "jobs", "gates", "proof")
+REFERENCE = ("proof",)
 """Pages that may have more than `MOST_WORDS`, as all that are made from the code."""
 MOST_WORDS = 500
 PAGES = sorted(path for part in ("", "jobs/", "zero/") for path in DOCS.glob(f"{part}*.md"))
