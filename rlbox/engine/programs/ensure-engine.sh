@@ -206,7 +206,7 @@ bring_engine() { # and the build tools
     unpack "$release"
     link_tools
   else
-    new_enough || say "warning: this release has no docker.io of $oldest or newer; what an older one cannot do: https://github.com/rlbox-dev/rlbox/blob/main/docs/targets.md"
+    new_enough || say "warning: this release has no docker.io of $oldest or newer; what an older one cannot do: https://github.com/rlbox-dev/rlbox/blob/main/docs/docker.md"
     for p in docker-cli docker-buildx; do ! known $p || packages+=("$p"); done # packages of their own in newer releases
     for p in docker-compose-v2 docker-compose; do # the older name is Compose 1 where there is the newer one, too
       if known $p; then packages+=("$p") && break; fi
