@@ -24,9 +24,6 @@ from rlbox.system.http import (
 )
 from rlbox.target.artifact import Artifact
 
-STALL_TIMEOUT_S = 30.0
-"""Seconds without a byte after which a mirror counts as stalled."""
-
 _ROUNDS = 4
 _BLOCK = 1 << 18
 _SHY_AFTER = 3
@@ -61,7 +58,6 @@ class Downloader:
     Places that failed for a passing reason are tried again after a pause, four rounds in all; a stream that was cut
     goes on where it ended.
 
-    `stall_s`: Seconds without a byte after which the next place is tried.
     `stop`: Set by whoever wants all downloads to end soon.
     `on_skip`: Told the mirror and the reason when one has been silent so often that its turn comes last.
     """
@@ -72,9 +68,8 @@ class Downloader:
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
-        stall_s: float = STALL_TIMEOUT_S,
     ) -> None:
-        self._http, self._stop, self._stall_s, self._on_skip = http, stop, stall_s, on_skip
+        self._http, self._stop, self._on_skip = http, stop, on_skip
         self._silent: dict[str, int] = {}
 
     def download_and_commit(

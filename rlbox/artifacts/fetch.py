@@ -11,7 +11,7 @@ from typing import Literal
 
 from rlbox.amounts import count_columns, decimal_size_text, pad_to_columns
 from rlbox.app import App
-from rlbox.artifacts.download import STALL_TIMEOUT_S, AllMirrorsFailedError, Downloader, FailedAttempt
+from rlbox.artifacts.download import AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
 from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
 from rlbox.artifacts.mirrors import MirrorName
@@ -62,11 +62,12 @@ def fetch_missing_artifacts(
     *,
     target: str = "TARGET",
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
-    stall_s: float = STALL_TIMEOUT_S,
+    stall_s: float = 30.0,
 ) -> FetchResult:
     """Return when the store holds every one of `artifacts`, whole and verified.
 
     `on_progress` is called by several threads, one call at a time. `target` is the name that messages use.
+    After `stall_s` seconds without a byte a mirror counts as stalled.
 
     Raises NodeError: the disk has no room for what is missing, or became full.
     Raises WorkFailed: some files cannot be had: each is named, with every mirror and why.
@@ -144,9 +145,7 @@ class _Fetch:
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
         with create_netrc_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
-            downloader = Downloader(
-                http, stop=self._stop, on_skip=self._locator.record_and_report_skipped_mirror, stall_s=stall_s
-            )
+            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.record_and_report_skipped_mirror)
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for __ in range(min(jobs, len(missing)))

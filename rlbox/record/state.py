@@ -58,8 +58,8 @@ RunStatus = Literal["running", "passed", "failed", "interrupted"]
 StageStatus = Literal["waiting", "starting", "running", "passed", "failed", "not started", "interrupted", "skipped"]
 ServiceStatus = Literal["waiting", "starting", "ready", "kept", "ended", "stopped"]
 _RUN_WORDS = (_("running"), _("passed"), _("failed"), _("interrupted"))
-_STAGE_WORDS = (_("waiting"), _("starting"), _("not started"), _("skipped"))
-"""States of runs and stages, marked for translation: `_(state)` prints one."""
+_STAGE_WORDS = (_("waiting"), _("starting"), _("not started"), _("skipped"), _("ready"), _("kept"), _("ended"))
+"""States of runs, stages and services, marked for translation: `_(state)` prints one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from rlbox.amounts import (
     zoned_iso_to_unix,
 )
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
-from rlbox.i18n import _, translate
+from rlbox.i18n import _, join, translate
 from rlbox.job.names import METRICS_FILE
 from rlbox.logs.lines import strip_ansi_escapes
 from rlbox.logs.progress import (
@@ -80,9 +80,9 @@ def find_stage_activity(
 
 def _start(service: ServiceState, samples: Sequence[ResourceSample], bar: ProgressBar | None) -> StageActivity:
     part = next((sample.parts[service.name] for sample in reversed(samples) if service.name in sample.parts), None)
-    facts = [f"{decimal_size_text(part.read_bytes)} read"] if part else []
+    facts = [_("{size} read").format(size=decimal_size_text(part.read_bytes))] if part else []
     if part and part.cpu_pct >= _COMPUTES_PCT:
-        facts.append(f"{part.cpu_pct / 100:.1f} cores")
+        facts.append(_("{count:.1f} cores").format(count=part.cpu_pct / 100))
     return StageActivity(
         starting_service=service.name,
         service_started_unix_s=zoned_iso_to_unix(service.started_at),
@@ -94,17 +94,18 @@ def _start(service: ServiceState, samples: Sequence[ResourceSample], bar: Progre
 
 
 def format_activity(activity: StageActivity, now_s: float, *, show_bar: bool) -> str:
-    parts = []
+    parts: list[str] = []
     if activity.starting_service:
         began = activity.service_started_unix_s
-        parts.append(f"{activity.starting_service} starts" + (f", {duration_text(now_s - began)}" if began else ""))
+        starts = _("{service} starts").format(service=activity.starting_service)
+        parts.append(join(", ", (starts, duration_text(now_s - began))) if began else starts)
     if activity.share is not None:
         full = round(_CELLS * activity.share)
         cells = f"{'█' * full}{'░' * (_CELLS - full)} " if show_bar else ""
         parts.append(f"{cells}{100 * activity.share:.0f} %")
     if activity.remaining_s is not None:
-        parts.append(f"{duration_text(activity.remaining_s)} left")
-    return " · ".join([*parts, *activity.facts, *([activity.label] if activity.label else [])])
+        parts.append(_("{time} left").format(time=duration_text(activity.remaining_s)))
+    return join(" · ", [*parts, *activity.facts, *([activity.label] if activity.label else [])])
 
 
 _END_BYTES = 64 * 1024
@@ -222,12 +223,13 @@ def _head(facts: RunSnapshot, now_s: float) -> Text:
     state = facts.state
     began = zoned_iso_to_unix(state.started_at)
     parts = [
-        f"run {state.run_id}",
+        _("run {run}").format(run=state.run_id),
         state.target,
-        state.profile and f"profile {state.profile}",
+        state.profile and _("profile {profile}").format(profile=state.profile),
+        _("attempt {attempt}").format(attempt=state.attempt) if state.attempt > 1 else "",
+        duration_text(now_s - began) if began else "",
     ]
-    parts += [f"attempt {state.attempt}" if state.attempt > 1 else "", duration_text(now_s - began) if began else ""]
-    return Text(" · ".join(part for part in parts if part), style="bold")
+    return Text(" · ".join(translate(part) for part in parts if part), style="bold")
 
 
 def _stages(facts: RunSnapshot, now_s: float, room: int) -> Iterable[Text]:
@@ -244,33 +246,39 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
     name = stage.name if len(stage.name) <= width else stage.name[: width - 1] + "…"
     begun = stage.state not in ("waiting", "not started", "skipped")
     text = Text(f"  {name.ljust(width)}  ")
-    text.append(f"{stage.state.upper():<11}", style=STYLES.get(stage.state, ""))
+    text.append(_padded_state(stage), style=STYLES.get(stage.state, ""))
     text.append(f" {_stage_time(stage, now_s):>12}  " if begun else "")
-    text.append(_format_gate_count(stage) if begun else "")
+    text.append(translate(_format_gate_count(stage)) if begun else "")
     if stage.state in ("starting", "running"):
-        text.append("".join(f"  {service.name}:{service.state}" for service in stage.services))
+        text.append("".join(f"  {service.name}:{translate(_(service.state))}" for service in stage.services))
     return text
+
+
+def _padded_state(stage: StageState) -> str:
+    return pad_to_columns(translate(_(stage.state)).upper(), 11)
 
 
 def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
     stage, sample = facts.stage, facts.sample
     if stage:
-        yield "phase", _phase(facts)
-        yield "doing", format_activity(facts.activity, now_s, show_bar=True) if facts.activity else ""
-        yield "waits", _waits(stage)
-        yield "speed", _speed_text(facts)
+        yield _("phase"), _phase(facts)
+        yield _("doing"), format_activity(facts.activity, now_s, show_bar=True) if facts.activity else ""
+        yield _("waits"), _waits(stage)
+        yield _("speed"), _speed_text(facts)
         yield (
-            "metrics",
+            _("metrics"),
             " · ".join(f"{name} {value:.4g}" for name, value in select_ranked_metrics(facts.progress.metrics).items()),
         )
     if sample:
-        yield "use", _use(sample)
-        yield "machine", _load_and_pressure_text(sample)
-        yield "gpu", _gpus(sample)
+        yield _("use"), _use(sample)
+        yield _("machine"), _load_and_pressure_text(sample)
+        yield _("gpu"), _gpus(sample)
         seconds = facts.disk_full_in_s
-        full = "" if seconds is None else f", full in {duration_text(seconds)} at the present rate"
-        yield "disk", f"{decimal_size_text(sample.disk_free_bytes)} left{full}"
-    yield "log", facts.last_log_line
+        left = _("{size} left").format(size=decimal_size_text(sample.disk_free_bytes))
+        if seconds is not None:
+            left += _(", full in {time} at the present rate").format(time=duration_text(seconds))
+        yield _("disk"), left
+    yield _("log"), facts.last_log_line
 
 
 def _phase(facts: RunSnapshot) -> str:
@@ -281,43 +289,48 @@ def _phase(facts: RunSnapshot) -> str:
 
 
 def _waits(stage: StageState) -> str:
-    broken = [f"{rule.kind_and_rule} BROKEN" for rule in stage.gate if rule.state == "broken"]
+    broken = [join(" ", (rule.kind_and_rule, _("BROKEN"))) for rule in stage.gate if rule.state == "broken"]
     waiting = [rule for rule in stage.gate if rule.state == "waiting" and rule.kind not in HELD_UNLESS_BROKEN]
-    shown = [rule.kind_and_rule + (f" ({rule.count} so far)" if rule.count else "") for rule in waiting]
+    so_far = _(" ({count} so far)")
+    shown = [join("", (rule.kind_and_rule, so_far.format(count=rule.count) if rule.count else "")) for rule in waiting]
     more = len(shown) - _WAITS_SHOWN
-    return " · ".join([*broken, *shown[:_WAITS_SHOWN], *([f"{more} more"] if more > 0 else [])])
+    return join(" · ", [*broken, *shown[:_WAITS_SHOWN], *([_("{count} more").format(count=more)] if more > 0 else [])])
 
 
 def _speed_text(facts: RunSnapshot) -> str:
     reading = facts.progress
     parts = [f"{value:.4g} {unit}" for unit, value in sorted(reading.rate_by_unit.items()) if unit != "steps/s"]
     if rate := reading.rate_by_unit.get("steps/s"):
-        parts.append(f"{rate:.3g} steps/s" if rate >= 1 else f"{duration_text_precise_below_minute(1 / rate)} a step")
+        a_step = _("{time} a step").format(time=duration_text_precise_below_minute(1 / rate))
+        parts.append(_("{rate:.3g} steps/s").format(rate=rate) if rate >= 1 else a_step)
     if reading.step is not None:
-        parts.insert(0, f"step {reading.step}" + (f" of {reading.total_or_0}" if reading.total_or_0 else ""))
+        step = _("step {step} of {total}") if reading.total_or_0 else _("step {step}")
+        parts.insert(0, step.format(step=reading.step, total=reading.total_or_0))
     left = estimate_remaining_s(reading)
-    return " · ".join([*parts, *([f"{duration_text(left)} left"] if left is not None else [])])
+    return join(" · ", [*parts, *([_("{time} left").format(time=duration_text(left))] if left is not None else [])])
 
 
 def _use(sample: ResourceSample) -> str:
     cpu = f"cpu {sample.cpu_pct:.0f} %"
     if sample.share_pct < _SLOWED_PCT:
-        cpu += f", {sample.share_pct:.0f} % of what it could use: others have {sample.others_pct / 100:.1f} cores"
+        slowed = _(", {share:.0f} % of what it could use: others have {cores:.1f} cores")
+        cpu += slowed.format(share=sample.share_pct, cores=sample.others_pct / 100)
     if (sample.held_pct or 0) >= _HELD_PCT:
-        cpu += f", the container's own CPU limit holds it back {sample.held_pct:.0f} % of the time"
-    parts = [cpu, f"memory {decimal_size_text(sample.resident_bytes)}"]
-    rates = (("read", sample.read_bps), ("write", sample.write_bps), ("net in", sample.received_bps))
-    return " · ".join([*parts, *(f"{name} {decimal_size_text(value)}/s" for name, value in rates if value >= 1000)])
+        held = _(", the container's own CPU limit holds it back {percent:.0f} % of the time")
+        cpu += held.format(percent=sample.held_pct)
+    rates = ((_("read"), sample.read_bps), (_("write"), sample.write_bps), (_("net in"), sample.received_bps))
+    shown = [join(" ", (name, f"{decimal_size_text(value)}/s")) for name, value in rates if value >= 1000]
+    return join(" · ", [cpu, _("memory {size}").format(size=decimal_size_text(sample.resident_bytes)), *shown])
 
 
 def _load_and_pressure_text(sample: ResourceSample) -> str:
     """Return the load of the machine, and what its processes waited for in the last ten seconds, where it is told."""
     waits_pct = (sample.waits_cpu_pct, sample.waits_io_pct, sample.waits_memory_pct)
     core, disk, memory = (round(value or 0) for value in waits_pct)
-    told = ((core, f"a core {core} %"), (disk, f"a disk {disk} %"), (memory, f"memory {memory} %"))
-    waits = ", ".join(text for value, text in told if value)
-    load = "" if sample.load is None else f"load {sample.load:.1f}"
-    return " · ".join(part for part in (load, waits and f"processes wait for {waits}") if part)
+    told = ((core, _("a core {percent} %")), (disk, _("a disk {percent} %")), (memory, _("memory {percent} %")))
+    waits = join(", ", [text.format(percent=value) for value, text in told if value])
+    load = "" if sample.load is None else _("load {load:.1f}").format(load=sample.load)
+    return join(" · ", filter(None, (load, waits and _("processes wait for {waits}").format(waits=waits))))
 
 
 def _gpus(sample: ResourceSample) -> str:
@@ -325,17 +338,18 @@ def _gpus(sample: ResourceSample) -> str:
     if len(gpus) > _GPUS_SHOWN:
         loads = sorted(gpu.utilization for gpu in gpus)
         power, memory = sum(gpu.power_w for gpu in gpus), sum(gpu.memory_bytes for gpu in gpus)
-        return (
-            f"{len(gpus)}: {loads[0]:.0f} to {loads[-1]:.0f} % · {power:.0f} W · {gpu_gib_or_mib_text(memory)} in all"
-        )
+        loads_text = _("{count}: {least:.0f} to {most:.0f} %").format(count=len(gpus), least=loads[0], most=loads[-1])
+        in_all = _("{memory} in all").format(memory=gpu_gib_or_mib_text(memory))
+        return join(" · ", (loads_text, f"{power:.0f} W", in_all))
     return " · ".join(
         f"{g.index}: {g.utilization:.0f} % {g.power_w:.0f} W {gpu_gib_or_mib_text(g.memory_bytes)}" for g in gpus
     )
 
 
 def _detail(label: str, text: str) -> Text:
+    shown = sanitize_for_terminal(translate(text))
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
-    return Text.assemble((f"{label:<{_LABEL_WIDTH}}", "dim"), (sanitize_for_terminal(text), style))
+    return Text.assemble((pad_to_columns(label, _LABEL_WIDTH), "dim"), (shown, style))
 
 
 def _format_gate_count(stage: StageState) -> str:
@@ -387,14 +401,14 @@ class _Lines:
             name = stage.name
             self._change(stage.name, stage.state, name)
             for service in stage.services:
-                shown = f"{name}: service {service.name}"
+                shown = _("{stage}: service {service}").format(stage=name, service=service.name)
                 self._change(f"{stage.name}/{service.name}", service.state, shown)
         if self._clock() - self._told_s >= _START_S:
             self._tell_far(state)
 
     def _change(self, key: str, now: str, shown: str) -> None:
         if self._seen.get(key, "waiting") != now:
-            self._line(f"{shown}: {now}")
+            self._line(translate(join(": ", (shown, _(now)))))
         self._seen[key] = now
 
     def _tell_far(self, state: RunState) -> None:
@@ -404,7 +418,7 @@ class _Lines:
         else:
             far = _speed_text(facts) if self._clock() - self._told_s >= _STEPS_S else ""
         if facts.stage and far:
-            self._line(f"{facts.stage.name}: {far}", facts.last_log_line if facts.activity else "")
+            self._line(translate(join(": ", (facts.stage.name, far))), facts.last_log_line if facts.activity else "")
 
     def _line(self, text: str, quoted: str = "") -> None:
         """Say something, and what a log says, which is nobody's to translate."""
@@ -449,8 +463,7 @@ def format_stage_table_and_notes(state: RunState) -> str:
     width, now_s = max((len(stage.name) for stage in state.stages), default=0), time.time()
     rows = []
     for stage in state.stages:
-        took = _stage_time(stage, now_s)
-        word = pad_to_columns(translate(_(stage.state)).upper(), 11)
-        rows.append(f"{stage.name.ljust(width)}  {word}  {took:>12}  {translate(_format_gate_count(stage))}")
+        took, gates = _stage_time(stage, now_s), translate(_format_gate_count(stage))
+        rows.append(f"{stage.name.ljust(width)}  {_padded_state(stage)}  {took:>12}  {gates}")
     notes = (translate(_("note: {note}").format(note=_(note))) for note in state.notes)
     return "\n".join([*(row.rstrip() for row in rows), *notes])
