@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -216,14 +217,14 @@ def test_new_lines_are_life_after_the_last_step() -> None:
     assert stage.lives(6 * 24, each=lambda n: f"finishing {words[n // 24]}" if n % 24 == 23 else "") is None
 
 
-@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(LOGS.glob("*.log.xz")), ids=lambda path: path.stem)
 def test_healthy_logs_at_their_own_pace_are_healthy(path: Path) -> None:
-    assert replay(path.read_bytes()) is None
+    assert replay(lzma.decompress(path.read_bytes())) is None
 
 
 def test_a_log_that_ends_too_early_is_not() -> None:
-    path = LOGS / "verl-grpo-resumed.log"
-    stall = replay(path.read_bytes() + b"\n2027-01-01 00:00:00 much later\n")
+    path = LOGS / "verl-grpo-resumed.log.xz"
+    stall = replay(lzma.decompress(path.read_bytes()) + b"\n2027-01-01 00:00:00 much later\n")
     assert stall
     assert stall.rule == "silence"
 
