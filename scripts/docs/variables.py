@@ -59,7 +59,8 @@ def variables_page() -> str:
             *_table("Read by rlbox", READ),
             *_table("Set in stages and services", IN_A_RUN),
             *_table("Read in a container, and by files of a target", IN_AN_IMAGE),
-            "For variables of a stage, use [`env`](job-file.md#keys-of-a-stage). For tokens, see [secrets](secrets.md).",
+            "For variables of a stage, use [`env`](job-file.md#keys-of-a-stage). "
+            "For tokens, see [secrets](secrets.md).",
             "",
         ]
     )
