@@ -21,7 +21,7 @@ class RlboxError(Exception):
     what
         What happened, one sentence, no full stop.
     where
-        File, key, node or container it happened in; empty when `what` says it.
+        File, key, node or container it happened in; empty when `what` says it: then the command is printed.
     next_step
         The smallest thing to do next, as a command where there is one.
     """

@@ -77,11 +77,12 @@ def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], objec
 
 
 def _report_failure(error: Exception, words: Sequence[str]) -> int:
+    dry = error.dry if isinstance(error, DryRunRefusedError) else None
     if isinstance(error, BrokenPipeError):
         raise error
-    if isinstance(error, DryRunRefusedError):
-        return _report_dry(error.dry, words)
-    if isinstance(error, RlboxError):
+    if dry:
+        failure = dry.refusals[-1]
+    elif isinstance(error, RlboxError):
         failure = error
     elif isinstance(error, click.UsageError):
         failure = _convert_usage_error(error, words)
@@ -89,18 +90,28 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
         failure = _convert_machine_error(error)
     else:
         return _report_bug(error)
+    data = {"error": failure.as_json(), **({"verdict": dry.verdict_to_json("")} if dry else {})}
+    command = _command_path(words)
+    failure.where, failure.next_step = failure.where or command, failure.next_step or f"{command} --help"
     if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
         _print(error.message)
     else:
         _print(_("rlbox: error: {error}").format(error=failure))
     if _wants_json(words):
-        print_json_with_schema_version({"error": failure.as_json()})
-    return failure.exit_code
+        print_json_with_schema_version(data)
+    elif dry:  # the verdict that the real command would have ended with
+        lines = replace(dry, refusals=dry.refusals[:-1]).format_comments("")[:-1] + dry.format_comments("")[-1:]
+        sys.stdout.write(sanitize_for_terminal(translate(join("\n", lines))) + "\n")
+        sys.stdout.flush()
+    return dry.expected_exit_code if dry else failure.exit_code
+
+
+def _command_path(words: Sequence[str]) -> str:
+    return f"rlbox {words[0]}" if words and not words[0].startswith("-") else "rlbox"
 
 
 def _convert_usage_error(error: click.UsageError, words: Sequence[str]) -> SpecError:
-    named = bool(words) and not words[0].startswith("-")  # an option's own error comes without a context
-    path = error.ctx.command_path if error.ctx else f"rlbox {words[0]}" if named else "rlbox"
+    path = error.ctx.command_path if error.ctx else _command_path(words)  # an option's own error has no context
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return SpecError(_("a command is missing"), where=path, next_step=f"{path} --help")
     usage = " ".join([path, *error.ctx.command.collect_usage_pieces(error.ctx)]) if error.ctx else path
@@ -121,19 +132,6 @@ def _discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-
-
-def _report_dry(dry: DryRunOutcome, words: Sequence[str]) -> int:
-    """Report what ended a dry run as the real one would, and the verdict on stdout; its exit code is the first's."""
-    error = dry.refusals[-1]
-    _print(_("rlbox: error: {error}").format(error=error))
-    if _wants_json(words):
-        print_json_with_schema_version({"error": error.as_json(), "verdict": dry.verdict_to_json("")})
-        return dry.expected_exit_code
-    lines = replace(dry, refusals=dry.refusals[:-1]).format_comments("")[:-1] + dry.format_comments("")[-1:]
-    sys.stdout.write(sanitize_for_terminal(translate(join("\n", lines))) + "\n")
-    sys.stdout.flush()
-    return dry.expected_exit_code
 
 
 def _print(text: str) -> None:

@@ -294,7 +294,7 @@ def test_a_step_that_fails(
     assert "= [stage-0 2/4] RUN echo one\n✗ [stage-0 3/4] RUN echo bad; echo worse >&2; exit 7\n" in begin
     lines = error.splitlines()
     assert lines[0] == "build step failed: [stage-0 3/4] RUN echo bad; echo worse >&2; exit 7"
-    assert lines[-2] == f"  | {last}"
+    assert lines[-3] == f"  | {last}"
     assert lines[-1].startswith("  next:  full log: ")
     assert sorted(line.split()[-1] for line in lines if line.startswith("  | 0.")) == ["bad", "worse"]
 
@@ -359,7 +359,8 @@ def test_a_build_that_made_nothing(rlbox: Rlbox, mine: Folder, engine: EngineSoc
     client()
     said = rlbox("build", "mine")
     assert said.code == 1
-    assert f"rlbox: error: the build ended well, but the engine has no image {TAG}\n  next:  full log: " in said.err
+    told = f"rlbox: error: the build ended well, but the engine has no image {TAG}\n  where: rlbox build\n"
+    assert f"{told}  next:  full log: " in said.err
 
 
 @pytest.mark.allow("sockets")

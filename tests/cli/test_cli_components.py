@@ -97,4 +97,7 @@ def test_a_target_on_a_host_is_tested_in_a_container(rlbox: Rlbox, monkeypatch: 
 def test_a_target_that_was_not_applied(rlbox: Rlbox) -> None:
     said = rlbox("components", "local", "--place", "here")
     assert said.code == 5
-    assert said.err == ("rlbox: error: target local was not applied to this machine\n  next:  rlbox apply local\n")
+    assert said.err == (
+        "rlbox: error: target local was not applied to this machine\n  where: rlbox components\n"
+        "  next:  rlbox apply local\n"
+    )

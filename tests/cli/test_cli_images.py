@@ -70,7 +70,8 @@ def test_one_that_a_container_is_made_from_stays(rlbox: Rlbox, engine: EngineSoc
     refused = rlbox("images", "rm", "9" * 12, "--yes")
     assert refused.code == 4
     assert refused.err == (
-        f"rlbox: error: container work is made from {SHORT}\n  next:  docker rm work, once it is not needed any more\n"
+        f"rlbox: error: container work is made from {SHORT}\n  where: rlbox images\n"
+        "  next:  docker rm work, once it is not needed any more\n"
     )
     engine.containers = []
     assert rlbox("images", "rm", "9" * 12, "--yes").code == 0

@@ -94,10 +94,11 @@ def test_a_missing_secret_is_found_before_anything_starts(rlbox: Rlbox, mine: Fo
     (mine.path / ".env").unlink()
     said = rlbox("run", "mine", "--profile", "smoke", *(["--dry-run"] if dry else []))
     disk = Path("~/disk").expanduser()
+    where = "" if dry else "  where: rlbox run\n"
     told = (
         "secret HF_TOKEN (or HUGGING_FACE_HUB_TOKEN) is missing; looked in the environment, "
         f"{mine.path}/.env (not there), {disk}/.env (not there)\n"
-        f"  next:  write NAME=value into {mine.path}/.env, or export it\n"
+        f"{where}  next:  write NAME=value into {mine.path}/.env, or export it\n"
     )
     if dry:
         assert (said.code, refusals(said)) == (2, told)

@@ -166,6 +166,7 @@ def test_what_cannot_be_read_is_said_once_and_the_rest_is_read(rlbox: Rlbox, fol
         "1 file: 1 error\n"
         "rlbox: error: missing.sh: cannot be read: No such file or directory\n"
         "  bin: is a binary file, it holds NUL bytes\n"
+        "  where: rlbox lint\n"
         "  next:  give the scripts, specs or notes to check\n"
     )
     data = rlbox("lint", "missing.sh", "x.sh", "--json")

@@ -13,7 +13,10 @@ from fakes import CHECKOUT
 
 pytestmark = pytest.mark.allow("processes")
 
-FULL = "rlbox: error: this machine refuses: No space left on device\n  next:  free space there, or name another place\n"
+FULL = (
+    "rlbox: error: this machine refuses: No space left on device\n  where: {command}\n"
+    "  next:  free space there, or name another place\n"
+)
 
 
 def typed(words: str, redirected: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +31,8 @@ def typed(words: str, redirected: str, folder: Path, **env: str) -> subprocess.C
 @pytest.mark.parametrize("words", ["targets", "--help", "show --schema fix", "logs --help"])
 def test_a_full_output(words: str, tmp_path: Path) -> None:
     said = typed(words, ">/dev/full", tmp_path)
-    assert (said.returncode, said.stderr) == (5, FULL)
+    command = f"rlbox {words.split()[0]}".removesuffix(" --help")
+    assert (said.returncode, said.stderr) == (5, FULL.format(command=command))
 
 
 @pytest.mark.parametrize("words", ["targets", "--help", "logs --help"])
@@ -70,7 +74,8 @@ def test_a_working_directory_that_was_removed(words: str, tmp_path: Path) -> Non
     said = typed(words, "", gone, BASH_ENV=str(removing(tmp_path)))
     assert (said.returncode, said.stderr) == (
         2,
-        "rlbox: error: the working directory has been removed\n  next:  cd to a folder that is there\n",
+        f"rlbox: error: the working directory has been removed\n  where: rlbox {words.split()[0]}\n"
+        "  next:  cd to a folder that is there\n",
     )
     if "--json" in words:
         assert json.loads(said.stdout)["error"]["exit_code"] == 2

@@ -76,6 +76,9 @@ def test_what_is_wrong_is_said(
         monkeypatch.setenv("RLBOX_DATA", str(ground / "disk"))
     said = typed(*shlex.split(row["typed"]))
     assert (said.code, told(said.err).replace(str(ground), "PROJECT")) == (row["code"], row["says"])
+    if "rlbox: error: " in said.err:
+        assert "\n  where: " in said.err
+        assert "\n  next:  " in said.err
     if row["typed"] in ("vast", "eval"):  # a group without a verb of its own has help, and no options
         return
     said = typed(*with_json(row))

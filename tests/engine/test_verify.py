@@ -118,7 +118,7 @@ def test_what_varies_is_named_with_its_layer(tmp_path: Path, follow: Follow) -> 
     error = result.err.partition("rlbox: error: ")[2].splitlines()
     differ = rf"two builds of {NAME} differ: sha256:[0-9a-f]{{64}} and sha256:[0-9a-f]{{64}}"
     assert re.fullmatch(differ, error[0]), result.err
-    assert error[-2] == "  layer 3 (COPY /out/ /)"
+    assert error[-3] == "  layer 3 (COPY /out/ /)"
     assert error[-1].startswith("  next:  full log: ")
     assert "install.sh venv" in Path(step.text.removeprefix("full log: ")).read_text()
     script.write_text(shipped)
