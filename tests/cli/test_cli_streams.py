@@ -28,10 +28,17 @@ def typed(words: str, redirected: str, folder: Path, **env: str) -> subprocess.C
     )
 
 
-@pytest.mark.parametrize("words", ["targets", "--help", "show --schema fix", "logs --help"])
-def test_a_full_output(words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("targets", "rlbox targets"),
+        ("--help", "rlbox"),
+        ("show --schema fix", "rlbox show"),
+        ("logs --help", "rlbox logs"),
+    ],
+)
+def test_a_full_output(words: str, command: str, tmp_path: Path) -> None:
     said = typed(words, ">/dev/full", tmp_path)
-    command = f"rlbox {words.split()[0]}".removesuffix(" --help")
     assert (said.returncode, said.stderr) == (5, FULL.format(command=command))
 
 
