@@ -90,6 +90,7 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
         failure = _convert_machine_error(error)
     else:
         return _report_bug(error)
+    # --json keeps what the error itself says, so that a dry run and the real one agree
     data = {"error": failure.as_json(), **({"verdict": dry.verdict_to_json("")} if dry else {})}
     command = _command_path(words)
     failure.where, failure.next_step = failure.where or command, failure.next_step or f"{command} --help"

@@ -49,6 +49,7 @@ def list_targets_and_jobs(app: App) -> int:
             row: dict[str, Any] = {"kind": kind, "name": name, "source": source, "problem": "", "title": ""}
             try:
                 title = str(load_toml(path, app.project).get("title", ""))
+                # the last root is what rlbox ships; in a checkout it is the project, too
                 row["title"] = _(title) if title and path.is_relative_to(app.project.roots[-1]) else title
             except SpecError as error:  # the others are there all the same
                 row["problem"] = error.what
