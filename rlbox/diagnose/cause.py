@@ -5,12 +5,15 @@ A supervisor that is gone without a last word leaves a cause too: told from fact
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from rlbox.amounts import decimal_size_text
 from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
+from rlbox.i18n import EnglishMessage, _, message_from_json, message_to_json
 from rlbox.job.plan import StagePlan
 
 CauseKind = Literal[
@@ -40,6 +43,7 @@ class Cause:
     `where` is a log below the run directory, with `:NUMBER` when `line` quotes that line of it. `known` is the id of
     the fix that knows this failure, empty when none does. Of a hang, `phase` is where it happened, `waits` says what
     the first of its processes waits for, and `report` is the page below the run directory that says the rest.
+    `messages` keeps `what` and `next_step` in run.json so that they can be shown in another language.
     """
 
     kind: CauseKind
@@ -51,6 +55,16 @@ class Cause:
     phase: str = ""
     waits: str = ""
     report: str = ""
+    messages: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # of a damaged run.json
+            for name, read in ((name, message_from_json(data)) for name, data in self.messages.items()):
+                if name in ("what", "next_step") and read == getattr(self, name):  # else it was replaced
+                    object.__setattr__(self, name, read)
+        texts = {"what": self.what, "next_step": self.next_step}
+        messages = {name: message_to_json(text) for name, text in texts.items() if isinstance(text, EnglishMessage)}
+        object.__setattr__(self, "messages", messages)
 
 
 def get_run_exit_code(cause: Cause | None) -> int:
@@ -66,9 +80,10 @@ def get_run_exit_code(cause: Cause | None) -> int:
 def describe_exit(exit_code_or_negative_signal: int) -> str:
     """Return for example `exit code 3`, `signal 9 (SIGKILL)`."""
     if exit_code_or_negative_signal >= 0:
-        return f"exit code {exit_code_or_negative_signal}"
+        return _("exit code {code}").format(code=exit_code_or_negative_signal)
     number = -exit_code_or_negative_signal
-    return f"signal {number} ({signal.Signals(number).name})" if number in set(signal.Signals) else f"signal {number}"
+    name = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
+    return _("signal {number}{name}").format(number=number, name=name)
 
 
 def get_stage_log_path(stage: StagePlan) -> str:
@@ -84,22 +99,24 @@ def get_service_or_stage_log_path(stage: StagePlan, service_name: str) -> str:
 def make_port_conflict_cause(port_name: str, port: int, holder: str) -> Cause:
     return Cause(
         kind="port",
-        what=f"port {port} ({port_name}) is taken by {holder}",
-        next_step="end that process if it is yours, or start a new run with --shift-ports 100: it moves all its ports",
+        what=_("port {port} ({name}) is taken by {holder}").format(port=port, name=port_name, holder=holder),
+        next_step=_(
+            "end that process if it is yours, or start a new run with --shift-ports 100: it moves all its ports"
+        ),
     )
 
 
 def make_disk_full_cause(path: str, free_bytes: int) -> Cause:
     return Cause(
         kind="disk",
-        what=f"data disk full: {decimal_size_text(free_bytes)} free at {path}",
+        what=_("data disk full: {size} free at {path}").format(size=decimal_size_text(free_bytes), path=path),
         where=path,
-        next_step="free space there, then run again",
+        next_step=_("free space there, then run again"),
     )
 
 
 def make_interrupted_cause(signal_name: str) -> Cause:
-    return Cause(kind="interrupted", what=f"interrupted by {signal_name}")
+    return Cause(kind="interrupted", what=_("interrupted by {what}").format(what=signal_name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,16 +153,18 @@ def make_killed_or_ended_exit_info(exit_code: int, stderr_tail: str) -> Supervis
 
 
 _LOST: dict[ExitKind, str] = {
-    "memory": "out of memory: the engine ended container {container} {when}",
-    "killed": "the supervisor was killed ({ended}) {when}",
-    "ended": "the supervisor died with {ended} {when}",
-    "removed": "container {container} was removed, not by rlbox, {when}",
-    "rebooted": "the machine was restarted {when}",
-    "restarted": "the container that rlbox runs in was restarted {when}",
-    "engine": "the engine lost container {container} (exit code 255: it was restarted or killed) {when}",
-    "again": "container {container} was started a second time, not by rlbox; its first start ended {when}",
-    "elsewhere": "the supervisor at host {host} is gone {when}",
-    "gone": "the supervisor ended without a record (it was killed with its watchdog, or the record is damaged) {when}",
+    "memory": _("out of memory: the engine ended container {container} {when}"),
+    "killed": _("the supervisor was killed ({ended}) {when}"),
+    "ended": _("the supervisor died with {ended} {when}"),
+    "removed": _("container {container} was removed, not by rlbox, {when}"),
+    "rebooted": _("the machine was restarted {when}"),
+    "restarted": _("the container that rlbox runs in was restarted {when}"),
+    "engine": _("the engine lost container {container} (exit code 255: it was restarted or killed) {when}"),
+    "again": _("container {container} was started a second time, not by rlbox; its first start ended {when}"),
+    "elsewhere": _("the supervisor at host {host} is gone {when}"),
+    "gone": _(
+        "the supervisor ended without a record (it was killed with its watchdog, or the record is damaged) {when}"
+    ),
 }
 
 
@@ -158,7 +177,9 @@ def make_lost_run_cause(exit_info: SupervisorExit, during_phrase: str, run_id: s
         container=exit_info.container_name, host=exit_info.host, ended=describe_exit(code), when=during_phrase
     )
     if exit_info.kind == "memory":
-        return Cause(kind="oom", what=what, next_step="give the container more memory, or use a smaller batch or model")
+        return Cause(
+            kind="oom", what=what, next_step=_("give the container more memory, or use a smaller batch or model")
+        )
     if exit_info.kind == "ended" and (note := exit_info.stderr_tail.strip()[-500:]):
         what += f": {note}"
     return Cause(kind="lost", what=what, next_step=f"rlbox run --resume {run_id}")

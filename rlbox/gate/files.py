@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from rlbox.amounts import decimal_size_text
 from rlbox.foreign import parse_untrusted_json
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.gate import WILDCARD, FileRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.safe_files import open_regular_file, read_bytes, walk_non_directories
@@ -98,7 +98,11 @@ def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSna
     is_single = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
     paths = [Path(rule.path)] if is_single else expand_shell_glob(rule.path)
     if not is_single and len(paths) < rule.count:
-        return FileCheckResult(problem=f"{len(paths) or 'no'} files fit, at least {rule.count} are due")
+        return FileCheckResult(
+            problem=_("{found} files fit, at least {count} are due").format(
+                found=len(paths) or _("no"), count=rule.count
+            )
+        )
     growing = _find_growing_files(rule, paths, on_progress)
     total_bytes = 0
     for path in paths:
@@ -106,11 +110,11 @@ def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSna
             problem = _find_problem(rule, path, on_progress, earlier, path in growing)
             total_bytes += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:
-            problem = "is not there"
+            problem = _("is not there")
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
+            problem = _("cannot be read: {error}").format(error=error.strerror)
         if problem:
-            return FileCheckResult(problem=problem if is_single else f"{path.name} {problem}")
+            return FileCheckResult(problem=problem if is_single else join(" ", (path.name, problem)))
     return FileCheckResult(total_bytes=total_bytes)
 
 
@@ -121,13 +125,13 @@ def _find_problem(
     if stat.S_ISDIR(facts.st_mode):
         return _find_folder_problem(rule, path, before)
     if not stat.S_ISREG(facts.st_mode):
-        return "is no regular file"
+        return _("is no regular file")
     if facts.st_size < rule.min_bytes:
-        return f"has {facts.st_size} bytes, at least {rule.min_bytes} are due"
+        return _("has {size} bytes, at least {least} are due").format(size=facts.st_size, least=rule.min_bytes)
     if before and before.is_unchanged(path):
-        return "is as it was before the stage, which has not written it"
+        return _("is as it was before the stage, which has not written it")
     if is_growing:
-        return "is still being written"
+        return _("is still being written")
     problem = _find_content_problem(path, rule.format, on_progress)
     return problem or (_find_manifest_problem(path, on_progress) if rule.manifest else "")
 
@@ -135,11 +139,11 @@ def _find_problem(
 def _find_folder_problem(rule: FileRule, path: Path, before: FileSnapshot | None) -> ProblemOrEmpty:
     files = list(_iter_regular_files(path))
     if not files:
-        return "the folder holds no file"
+        return _("the folder holds no file")
     if rule.manifest or rule.format or rule.min_bytes > 1:
-        return "is a folder, not a file"
+        return _("is a folder, not a file")
     if before and all(map(before.is_unchanged, files)):
-        return "holds no file that the stage has written"
+        return _("holds no file that the stage has written")
     return ""
 
 
@@ -171,7 +175,7 @@ def _json_problem(path: Path) -> ProblemOrEmpty:
     try:
         parse_untrusted_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError as error:
-        return f"is not whole JSON: {error}"
+        return _("is not whole JSON: {error}").format(error=error)
     return ""
 
 
@@ -182,16 +186,18 @@ def _rows_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
             if number % 1000 == 0 or len(line) > _BLOCK:
                 on_progress()
             if len(line) == _JSON_LIMIT:
-                return f"line {number} is longer than {decimal_size_text(_JSON_LIMIT)}"
+                return _("line {number} is longer than {size}").format(
+                    number=number, size=decimal_size_text(_JSON_LIMIT)
+                )
             if not line.strip():
                 continue
             try:
                 parse_untrusted_json(line)
             except ValueError:
-                torn = "" if line.endswith(b"\n") else ", it ends within it"
-                return f"line {number} is no JSON{torn}"
+                torn = "" if line.endswith(b"\n") else _(", it ends within it")
+                return _("line {number} is no JSON{torn}").format(number=number, torn=torn)
             rows += 1
-    return "" if rows or not path.stat().st_size else "holds no row"
+    return "" if rows or not path.stat().st_size else _("holds no row")
 
 
 def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpty:
@@ -203,32 +209,33 @@ def _find_manifest_problem(path: Path, on_progress: OnProgress) -> ProblemOrEmpt
     try:
         data = parse_untrusted_json(read_bytes(path, _JSON_LIMIT, follow_links=True))
     except ValueError:
-        return "is not a manifest: it is not whole JSON"
+        return _("is not a manifest: it is not whole JSON")
     files, schema = (data.get("files"), data.get("schema")) if isinstance(data, dict) else (None, None)
     if not isinstance(files, dict) or not files or type(schema) is not int or schema != MANIFEST_SCHEMA:
-        return f"is not a manifest of schema {MANIFEST_SCHEMA} with at least one file"
+        return _("is not a manifest of schema {schema} with at least one file").format(schema=MANIFEST_SCHEMA)
     for name, entry in files.items():
         if problem := _size_problem(path.parent, name, entry):
-            return f"{name} {problem}"
+            return join(" ", (name, problem))
     for name, entry in files.items():
         if _sum(path.parent / name, on_progress) != entry["sha256"].lower():
-            return f"{name} differs from its sha256 in the manifest"
+            return _("{name} differs from its sha256 in the manifest").format(name=name)
     return ""
 
 
 def _size_problem(folder: Path, name: str, entry: Any) -> ProblemOrEmpty:
     parts = PurePosixPath(name)
     if parts.is_absolute() or ".." in parts.parts:
-        return "lies outside the manifest's folder"
+        return _("lies outside the manifest's folder")
     if not isinstance(entry, dict) or type(entry.get("bytes")) is not int or not isinstance(entry.get("sha256"), str):
-        return "has no bytes and sha256 in the manifest"
+        return _("has no bytes and sha256 in the manifest")
     path = folder / parts
     if not path.is_file():
-        return "is not there"
+        return _("is not there")
     size = path.stat().st_size
     if size < entry["bytes"]:
-        return f"is truncated: {size} of {entry['bytes']} bytes"
-    return "" if size == entry["bytes"] else f"has {size} bytes, the manifest says {entry['bytes']}"
+        return _("is truncated: {size} of {whole} bytes").format(size=size, whole=entry["bytes"])
+    different = _("has {size} bytes, the manifest says {whole}").format(size=size, whole=entry["bytes"])
+    return "" if size == entry["bytes"] else different
 
 
 def _sum(path: Path, on_progress: OnProgress) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlbox.foreign import parse_untrusted_json
+from rlbox.i18n import _
 from rlbox.job.gate import HttpProbe, ProbeRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.http import NoFullResponseError, create_loopback_client, describe_response_error
@@ -28,15 +29,19 @@ _SHOWN = 120
 def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOrEmpty:
     """Return what is wrong with an answer; one that says itself that it is an error is: servers send these with 200."""
     if status != probe.status:
-        return f"HTTP {status}" + (f", not {probe.status}" if probe.status != 200 else "")
+        return (
+            _("HTTP {status}, not {wanted}").format(status=status, wanted=probe.status)
+            if probe.status != 200
+            else f"HTTP {status}"
+        )
     if probe.contains not in text:
-        return f"HTTP {status} without {probe.contains!r}"
+        return _("HTTP {status} without {text!r}").format(status=status, text=probe.contains)
     try:
         data = parse_untrusted_json(text)
     except ValueError:
         data = None
     if probe.status < 400 and (error := _error_in(data, text)):
-        return f"HTTP {status} with an error: {error[:_SHOWN]}"
+        return _("HTTP {status} with an error: {error}").format(status=status, error=error[:_SHOWN])
     return _value_problem(probe, data) if probe.json_path else ""
 
 
@@ -57,19 +62,20 @@ def _error_in(data: Any, text: str) -> ProblemOrEmpty:
 
 def _value_problem(request: HttpProbe, data: Any) -> ProblemOrEmpty:
     if data is None:
-        return "the answer is no JSON"
+        return _("the answer is no JSON")
     value: Any = data
     for match in _PART.finditer(request.json_path):
         index, key = match.groups()
         try:
             value = value[int(index)] if index else value[key]
         except (KeyError, IndexError, TypeError):
-            return f"the answer has no {request.json_path}"
+            return _("the answer has no {path}").format(path=request.json_path)
     wanted = request.equals
     if wanted is not None:
         same = value == wanted and isinstance(value, bool) == isinstance(wanted, bool)
-        return "" if same else f"{request.json_path} is {json.dumps(value)[:_SHOWN]}, not {json.dumps(wanted)}"
-    return f"{request.json_path} is empty" if value in (None, "", [], {}) else ""
+        found, due = json.dumps(value)[:_SHOWN], json.dumps(wanted)
+        return "" if same else _("{path} is {found}, not {due}").format(path=request.json_path, found=found, due=due)
+    return _("{path} is empty").format(path=request.json_path) if value in (None, "", [], {}) else ""
 
 
 _READ_S = 30.0
@@ -77,7 +83,7 @@ _READ_S = 30.0
 _LIMIT = 4 << 20
 """Bytes of an answer that are looked at."""
 _PAUSE_S = 0.2
-_NO_ANSWER = "no answer in time"
+_NO_ANSWER = _("no answer in time")
 
 
 def request_and_find_problem(

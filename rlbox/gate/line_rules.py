@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
 from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, writer_prefix_or_empty
-from rlbox.i18n import join
+from rlbox.i18n import _, join
 from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (
@@ -152,8 +152,9 @@ class RequiredLineTracker:
     def record_violation_if_late(self, elapsed_s: float) -> None:
         limit, count = self.rule.within_s, self.rule.count
         if limit is not None and self.state.state == "waiting" and elapsed_s > limit:
-            came = f"{self.state.count} of {count} lines" if count > 1 else "no such line"
-            self._violate(f"{came} within {exact_duration_text(limit)}", timed_out=True)
+            late = _("{found} of {count} lines within {limit}") if count > 1 else _("no such line within {limit}")
+            problem = late.format(found=self.state.count, count=count, limit=exact_duration_text(limit))
+            self._violate(problem, timed_out=True)
 
     def _on_match(self, line: Line, text: str) -> None:
         if self.rule.after and not self._after.is_before(line):
@@ -161,7 +162,7 @@ class RequiredLineTracker:
         if self.state.state == "broken" or is_command_echo_unless_sought(line.text, self.rule.pattern):
             return
         if self.predecessor and not self.predecessor.state.count:
-            self._violate(f"came before {self.predecessor.rule.pattern}", line)
+            self._violate(_("came before {pattern}").format(pattern=self.predecessor.rule.pattern), line)
             return
         self.state.count += self._counter.count_represented_lines(line)
         if self.state.state == "waiting":
@@ -171,7 +172,8 @@ class RequiredLineTracker:
         if self.rule.at_most is None:
             self._matcher.is_done = self.state.state == "held"
         elif self.state.count > self.rule.at_most:
-            self._violate(f"{self.state.count} lines, at most {self.rule.at_most} are allowed", line)
+            too_many = _("{count} lines, at most {most} are allowed")
+            self._violate(too_many.format(count=self.state.count, most=self.rule.at_most), line)
 
     def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
         self._events.add_violation_unless_stopping(

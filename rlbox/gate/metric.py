@@ -13,7 +13,7 @@ from rlbox.config.pattern import compile_re2
 from rlbox.foreign import parse_decimal_number, parse_untrusted_json
 from rlbox.gate.line_rules import GateEvents, RuleState, RuleViolation, is_command_echo_unless_sought
 from rlbox.gate.log_search import LineMatcher, StepTracker, writer_prefix_or_empty
-from rlbox.i18n import _
+from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import Line
@@ -55,9 +55,8 @@ class NanWatch:
         self.state.count += 1
         self._count_by_writer[writer] += 1
         if self._count_by_writer[writer] == _NAN_LINES:
-            violation = RuleViolation(
-                rule=_NAN_RULE, problem=f"{_NAN_RULE.name} is NaN in {_NAN_LINES} lines", line=line
-            )
+            problem = _("{name} is NaN in {count} lines").format(name=_NAN_RULE.name, count=_NAN_LINES)
+            violation = RuleViolation(rule=_NAN_RULE, problem=problem, line=line)
             self._events.add_violation_unless_stopping(self.state, violation)
 
 
@@ -87,9 +86,10 @@ class MetricChecker:
         """Decide the rule: no further point comes."""
         rule, points = self.rule, self.state.count
         if not points:
-            self._fail("has no point" + (f"; {self._garbled!r} is no number" if self._garbled else ""))
+            only = _("; {text!r} is no number").format(text=self._garbled) if self._garbled else ""
+            self._fail(join("", (_("has no point"), only)))
         elif points < rule.points:
-            self._fail(f"has {points} points, at least {rule.points} are due")
+            self._fail(_("has {points} points, at least {least} are due").format(points=points, least=rule.points))
         elif problem := self._trend_problem() or self._limit_problem():
             self._fail(problem)
         if self.state.state != "broken":
@@ -116,7 +116,7 @@ class MetricChecker:
         try:
             row = parse_untrusted_json(text)
         except ValueError:
-            self._fail(f"a row of {self.rule.file} is no JSON: {text[:80]}")
+            self._fail(_("a row of {file} is no JSON: {text}").format(file=self.rule.file, text=text[:80]))
             return
         if not isinstance(row, dict) or any(_get_by_path(row, k) != v for k, v in self.rule.where.items()):
             return
@@ -125,7 +125,7 @@ class MetricChecker:
             return
         number = math.nan if value is None else parse_logged_number(value)  # null is how strict writers put NaN
         if number is None:
-            self._fail(f"{self.rule.key} is no number: {str(value)[:80]}")
+            self._fail(_("{key} is no number: {value}").format(key=self.rule.key, value=str(value)[:80]))
             return
         self._add_point(number, parse_logged_number(_get_by_path(row, self.rule.step_key)))
 
@@ -146,9 +146,9 @@ class MetricChecker:
     def _find_point_problem(self, step_before: float) -> ProblemOrEmpty:
         rule = self.rule
         if rule.finite and not math.isfinite(self._value):
-            return f"is {self._value}{self._at()}"
+            return _("is {value}{at}").format(value=str(self._value), at=self._at())
         if rule.steps_rise and self._step <= step_before:
-            return f"step {self._step:g} came after step {step_before:g}"
+            return _("step {step:g} came after step {step_before:g}").format(step=self._step, step_before=step_before)
         if rule.when == "always" and (problem := self._limit_problem()):
             return problem
         if self._trend_is_due and rule.within_steps and self._step >= self._first_step + rule.within_steps:
@@ -162,26 +162,30 @@ class MetricChecker:
         if not self._trend_is_due:
             return ""
         self._trend_is_due = False
-        over = f"the first {rule.within_steps} steps" if rule.within_steps else f"{self.state.count} points"
+        over = _("the first {count} steps") if rule.within_steps else _("{count} points")
+        over = over.format(count=rule.within_steps or self.state.count)
         if len(self._trend) < 2:
-            return f"has fewer than two points in {over}"
+            return _("has fewer than two points in {over}").format(over=over)
         third = max(1, len(self._trend) // 3)
         first, last = (math.fsum(points) / third for points in (self._trend[:third], self._trend[-third:]))
         if (first - last if rule.trend == "falls" else last - first) > rule.by:
             return ""
-        verb = "fall" if rule.trend == "falls" else "rise"
-        by = f" by more than {rule.by:g}" if rule.by else ""
-        return f"did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last"
+        verb = _("fall") if rule.trend == "falls" else _("rise")
+        by = _(" by more than {value:g}").format(value=rule.by) if rule.by else ""
+        problem = _("did not {verb}{by} in {over}: {first:.4g} at first, {last:.4g} at last")
+        return problem.format(verb=verb, by=by, over=over, first=first, last=last)
 
     def _limit_problem(self) -> ProblemOrEmpty:
         if self.rule.at_least is not None and not self._value >= self.rule.at_least:
-            return f"is {self._value:g}{self._at()}, at least {self.rule.at_least:g} is due"
+            problem = _("is {value}{at}, at least {least:g} is due")
+            return problem.format(value=f"{self._value:g}", at=self._at(), least=self.rule.at_least)
         if self.rule.at_most is not None and not self._value <= self.rule.at_most:
-            return f"is {self._value:g}{self._at()}, at most {self.rule.at_most:g} is allowed"
+            problem = _("is {value}{at}, at most {most:g} is allowed")
+            return problem.format(value=f"{self._value:g}", at=self._at(), most=self.rule.at_most)
         return ""
 
     def _fail(self, problem: str, line: Line | None = None) -> None:
-        violation = RuleViolation(rule=self.rule, problem=f"{self.rule.name} {problem}", line=line)
+        violation = RuleViolation(rule=self.rule, problem=join(" ", (self.rule.name, problem)), line=line)
         self._events.add_violation_unless_stopping(self.state, violation)
 
     def _summary(self) -> str:
@@ -190,7 +194,7 @@ class MetricChecker:
         return f"{self.state.count} points, the last: {self._value:g}{self._at()}"
 
     def _at(self) -> str:
-        return f" at step {self._step:g}"
+        return _(" at step {step:g}").format(step=self._step)
 
 
 def parse_logged_number(value: Any) -> float | None:

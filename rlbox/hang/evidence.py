@@ -16,6 +16,7 @@ from rlbox.hang.detector import HangOrTimeout
 from rlbox.hang.nccl import NCCL_FOLDER, query_ras_and_copy_dumps
 from rlbox.hang.stacks import STACKS_FOLDER, add_and_write_py_spy_stacks
 from rlbox.hang.waits import ProcessWait, describe_wait, probe_process_waits, sort_by_suspicion
+from rlbox.i18n import _, join
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
 from rlbox.job.plan import StagePlan
 from rlbox.system.counters import ActivityRates
@@ -48,28 +49,35 @@ class WatchContext:
 def make_hang_cause(stage: StagePlan, stall: HangOrTimeout, suspect_wait_description: str) -> Cause:
     """The stage showed no sign of life for too long. `suspect_wait_description`: what its first process waits for."""
     phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
-    advice = f"if that was no hang, raise limits.silence_s of stage {name}"
+    advice = _("if that was no hang, raise limits.silence_s of stage {name}").format(name=name)
     if stall.deadlock:
-        advice = f"make every rank reach the same collectives in the same order; {report} shows each"
-        absent = f"; {suspect_wait_description}" if stall.deadlock.absent_pids and suspect_wait_description else ""
-        what = f"stage {name} hangs: {stall.deadlock.description}{absent}; no rank worked for"
-        what += f" {duration_text(stall.silent_s)}, and it was stopped"
+        advice = _("make every rank reach the same collectives in the same order; {report} shows each")
+        advice = advice.format(report=report)
+        suspect = suspect_wait_description if stall.deadlock.absent_pids else ""
+        how = join("; ", filter(None, (stall.deadlock.description, suspect)))
+        what = _("stage {name} hangs: {how}; no rank worked for {duration}, and it was stopped")
+        what = what.format(name=name, how=how, duration=duration_text(stall.silent_s))
     elif stall.rule == "steps":
-        what = f"stage {name} made no step for {duration_text(stall.silent_s)}, usually"
-        what += f" {duration_text_precise_below_minute(stall.step_s)} apart, its processes do nothing, and was stopped"
-        advice = f"if that was no hang, raise limits.steps of stage {name}"
+        what = _(
+            "stage {name} made no step for {duration}, usually {usual} apart, its processes do nothing, and was stopped"
+        )
+        usual = duration_text_precise_below_minute(stall.step_s)
+        what = what.format(name=name, duration=duration_text(stall.silent_s), usual=usual)
+        advice = _("if that was no hang, raise limits.steps of stage {name}").format(name=name)
     elif phase.name:
         silent = exact_duration_text(stall.limit_s)
-        what = f"stage {name} hung in phase {phase.name}: no sign of life for {silent}, and was stopped"
+        what = _("stage {name} hung in phase {phase}: no sign of life for {silent}, and was stopped")
+        what = what.format(name=name, phase=phase.name, silent=silent)
     else:
-        what = f"stage {name} wrote nothing for {exact_duration_text(stall.limit_s)} and was stopped"
+        what = _("stage {name} wrote nothing for {duration} and was stopped")
+        what = what.format(name=name, duration=exact_duration_text(stall.limit_s))
     if stall.rule == "silence" and any(own.name == phase.name for own in stage.phases):
-        advice = f"if that was no hang, raise silence_s of phase {phase.name}"
+        advice = _("if that was no hang, raise silence_s of phase {phase}").format(phase=phase.name)
     return Cause(
         kind="silence",
         what=what,
         where=get_stage_log_path(stage),
-        next_step="; ".join(filter(None, (phase.remedy, advice))),
+        next_step=join("; ", filter(None, (phase.remedy, advice))),
         phase=phase.name,
         waits=suspect_wait_description,
         report=report,

@@ -29,6 +29,7 @@ from rlbox.hang.waits import (
     probe_process_waits,
     probe_remaining_tolerated_sleep_s_or_0,
 )
+from rlbox.i18n import _, join, ngettext
 from rlbox.job.job import FLOORS
 from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_computing_gpus_or_all_if_unknown
 from rlbox.system.gpu import GpuStatus
@@ -123,18 +124,23 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
     if sample.unhealthy_communicators:
         deadlock = _find_mismatch(sample)
     elif missing:
-        what = f"{_names(missing)} of {len(missing) + len(ranks)} never started, or ended; {_waiting(ranks)} for it"
+        what = _("{names} of {count} never started, or ended; {waiting} for it")
+        what = what.format(names=_names(missing), count=len(missing) + len(ranks), waiting=_waiting(ranks))
         deadlock = Deadlock(description=what, is_collective_seen=False)
     elif spinning and not sample.has_remote_ranks:  # they may wait for one that computes there
         idle = [rank for rank in ranks if rank.activity == "idle"]
-        missed = f"not called by {_names(rank.rank for rank in idle)}" if idle else "each in another one"
+        missed = (
+            _("not called by {names}").format(names=_names(rank.rank for rank in idle))
+            if idle
+            else _("each in another one")
+        )
         deadlock = Deadlock(
             absent_pids=frozenset(rank.pid for rank in idle),
-            description=f"{_waiting(spinning)} in a collective, {missed}",
+            description=_("{waiting} in a collective, {missed}").format(waiting=_waiting(spinning), missed=missed),
         )
     elif unclear and sample.is_whole_world:
         unclear = frozenset(rank.pid for rank in ranks)
-        deadlock = Deadlock(description=f"{_waiting(ranks)} for each other in collectives")
+        deadlock = Deadlock(description=_("{waiting} for each other in collectives").format(waiting=_waiting(ranks)))
     return deadlock and dataclasses.replace(deadlock, pids_to_confirm_by_stack=unclear)
 
 
@@ -197,25 +203,28 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
         return None
     if gone:
         left = [rank for rank in sample.ranks if rank.rank not in gone]
-        what = f"{_names(gone)} ended, or does not answer NCCL; {_waiting(left)} for it in a collective"
+        what = _("{names} ended, or does not answer NCCL; {waiting} for it in a collective")
+        what = what.format(names=_names(gone), waiting=_waiting(left))
         # NCCL tells no calls of a communicator that is incomplete: a wait for the GPU is one for the rank that is gone
         return Deadlock(description=what, pids_in_collective=frozenset(rank.pid for rank in left))
     late = {rank: call for rank, call in behind.items() if rank not in ahead}
     if late:
         call = Counter(late.values()).most_common(1)[0][0]
         waiting = [rank for rank in sample.ranks if ahead.get(rank.rank) == call]
-        what = f"{_waiting(waiting)} in {call.operation} {call.call_number}, not called by {_names(late)}"
+        operation = f"{call.operation} {call.call_number}"
+        what = _("{waiting} in {operation}, not called by {names}")
+        what = what.format(waiting=_waiting(waiting), operation=operation, names=_names(late))
         odd = set(late)
     else:
         counts = Counter(ahead.values())
         odd = {rank for rank, at in ahead.items() if counts[at] < max(counts.values())} or set(ahead)
         several = len({each.communicator for each in counts}) > 1
         texts = [
-            f"{_names(rank for rank, at in ahead.items() if at == each)} {each.operation} {each.call_number}"
-            + (f" of communicator {each.communicator}" if several else "")
+            join(" ", (_names(rank for rank, at in ahead.items() if at == each), each.operation, each.call_number))
+            + (_(" of communicator {name}").format(name=each.communicator) if several else "")
             for each in counts
         ]
-        what = "ranks call different collectives" + (f": {', '.join(texts)}" if texts else "")
+        what = join(": ", [_("ranks call different collectives"), *([join(", ", texts)] if texts else [])])
     return Deadlock(
         absent_pids=frozenset(pids[rank] for rank in odd),
         description=what,
@@ -245,16 +254,16 @@ def _name_unnamed_ranks(communicator: UnhealthyCommunicator, ranks: Sequence[Ran
 def _names(numbers: Iterable[int]) -> str:
     known = sorted(number for number in numbers if number >= 0)
     if not known:
-        return "a process"
+        return _("a process")
     shown = ", ".join(map(str, known[:_MOST_NAMED])) + (" …" if len(known) > _MOST_NAMED else "")
-    return f"rank {shown}" if len(known) == 1 else f"ranks {shown}"
+    return ngettext("rank {shown}", "ranks {shown}", len(known)).format(shown=shown)
 
 
 def _waiting(ranks: Sequence[Rank]) -> str:
     if not ranks:
-        return "the others wait"
+        return _("the others wait")
     names = _names(rank.rank for rank in ranks)
-    return f"{names} waits" if len(ranks) == 1 else f"{names} wait"
+    return ngettext("{names} waits", "{names} wait", len(ranks)).format(names=names)
 
 
 _QUIET_S, _EVERY_S, _FIRST_STACKS_S = 4.0, 2.0, 8.0
@@ -383,13 +392,14 @@ def _name_calls(
     deadlock: Deadlock, ranks: Sequence[_RankProcess], stacks: Mapping[int, tuple[PythonFrame, ...]]
 ) -> Deadlock:
     calls = [
-        f"rank {rank.rank} in {frame}"
+        _("rank {rank} in {frame}").format(rank=rank.rank, frame=frame)
         for rank in sorted(ranks, key=lambda rank: rank.rank)
         if rank.rank >= 0 and (frame := next(filter(is_collective_or_distributed, stacks.get(rank.pid, ())), None))
     ]
     if not calls:
         return deadlock
-    return dataclasses.replace(deadlock, description=f"{deadlock.description}: {', '.join(calls[:_MOST_NAMED])}")
+    described = join(": ", (deadlock.description, join(", ", calls[:_MOST_NAMED])))
+    return dataclasses.replace(deadlock, description=described)
 
 
 def find_rank_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
@@ -91,6 +91,22 @@ def translate(text: str) -> str:
 def render_message(template: str, render: Callable[[str], str]) -> EnglishMessage:
     """Return a filled-in template as a message; its translation, filled in as well, takes the place of the msgid."""
     return EnglishMessage(render(template), render(translate(_(template))))
+
+
+def message_to_json(text: str) -> Any:
+    """Return a message as its msgid and parameters, any other text as it is."""
+    if not isinstance(text, EnglishMessage):
+        return text
+    values = {name: message_to_json(one) if isinstance(one, str) else one for name, one in text.parameters.items()}
+    return {"msgid": text.msgid, "parameters": values}
+
+
+def message_from_json(data: Any) -> Any:
+    """Return what `message_to_json` was given; raises what `str.format` does for a damaged message."""
+    if not isinstance(data, Mapping):
+        return data
+    values = {name: message_from_json(one) for name, one in data["parameters"].items()}
+    return EnglishMessage(data["msgid"]).format(**values) if values else EnglishMessage(data["msgid"])
 
 
 def detect_language(argv: Sequence[str], environ: Mapping[str, str]) -> Language:

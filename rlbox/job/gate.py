@@ -326,9 +326,9 @@ class Ready(HttpProbe):
     )
 
     def describe(self) -> str:
-        parts = [super().describe() if self.url else "", f"port {self.port}" if self.port else ""]
-        parts += [f"a line like /{self.line}/" if self.line else ""]
-        return " and ".join(filter(None, parts))
+        parts = [super().describe() if self.url else "", _("port {port}").format(port=self.port) if self.port else ""]
+        parts += [_("a line like /{line}/").format(line=self.line) if self.line else ""]
+        return join(_(" and "), filter(None, parts))
 
     def find_problems(self) -> Iterator[str]:
         yield from super().find_problems()

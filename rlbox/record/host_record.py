@@ -59,12 +59,12 @@ def mark_failed_if_container_contradicts(
 
     `earlier_passed_stages` had passed before this attempt and did not run again.
     """
-    container = f"container {exit_info.container_name}"
+    container = _("container {name}").format(name=exit_info.container_name)
     if not exit_info.container_name or exit_info.kind not in _SEEN:
         return state
     again = exit_info.kind == "again"
     if exit_info.exit_code == 0 and not again:
-        told = f"it says {state.state}, {container} ended with exit code 0"
+        told = _("it says {state}, {container} ended with exit code 0").format(state=state.state, container=container)
         return state if state.state == "passed" else _contradicted(state, told, "")
     lines = exit_info.stderr_tail.splitlines()
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
@@ -76,10 +76,13 @@ def mark_failed_if_container_contradicts(
     if unsaid is None:
         return state
     if exit_info.kind in ("engine", "killed", "memory"):  # the record may be right, and its end came before the word
-        cause = make_lost_run_cause(exit_info, f"before it was seen that stage {unsaid} passed", state.run_id)
+        during = _("before it was seen that stage {name} passed")
+        cause = make_lost_run_cause(exit_info, during.format(name=unsaid), state.run_id)
         return _failed(state, cause, unsaid)
-    how = "was started a second time" if again else f"ended with {describe_exit(exit_info.exit_code)}"
-    return _contradicted(state, f"it says that stage {unsaid} passed, {container} {how}", unsaid)
+    told = _("it says that stage {name} passed, {container} was started a second time")
+    told = told if again else _("it says that stage {name} passed, {container} ended with {ended}")
+    ended = describe_exit(exit_info.exit_code)
+    return _contradicted(state, told.format(name=unsaid, container=container, ended=ended), unsaid)
 
 
 def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOutcome | None) -> RunState:
@@ -89,14 +92,17 @@ def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOu
     unknown = next((s.name for s in state.stages if s.state == "passed" and s.name not in kept.passed), "")
     if state.state == kept.state and not unknown and state.attempt == kept.attempt:
         return state
-    now = f"{state.state}, {unknown} passed" if unknown else state.state
-    told = f"it says {now} of attempt {state.attempt}, attempt {kept.attempt} had {kept.state}"
+    now = _("{state}, {stage} passed").format(state=state.state, stage=unknown) if unknown else state.state
+    told = _("it says {now} of attempt {attempt}, attempt {kept_attempt} had {kept}")
+    told = told.format(now=now, attempt=state.attempt, kept_attempt=kept.attempt, kept=kept.state)
     return _contradicted(state, told, unknown)
 
 
 def _contradicted(state: RunState, what: str, stage: str) -> RunState:
-    step = f"see what its programs write into the run directory; rlbox run --resume {state.run_id} takes it up again"
-    what = f"the record is not the supervisor's: {what}"
+    step = _(
+        "see what its programs write into the run directory; rlbox run --resume {run_id} takes it up again"
+    ).format(run_id=state.run_id)
+    what = _("the record is not the supervisor's: {what}").format(what=what)
     return _failed(state, Cause(kind="contradiction", what=what, where="run.json", next_step=step), stage)
 
 

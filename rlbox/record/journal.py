@@ -12,6 +12,7 @@ from typing import Any
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, make_disk_full_cause
+from rlbox.i18n import _
 from rlbox.record.state import EVENTS_FILE, RunState, replace_service, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
@@ -103,7 +104,7 @@ class Journal:
 def explain_write_error(path: str, error: OSError, run_dir: Path) -> Cause:
     if is_enospc_or_edquot(error):
         return make_disk_full_cause(str(run_dir), free_bytes_or_0(run_dir))
-    what = f"the run directory cannot be written: {error.strerror or error}"
+    what = _("the run directory cannot be written: {error}").format(error=error.strerror or error)
     return Cause(kind="disk", what=what, where=path)
 
 

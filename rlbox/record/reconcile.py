@@ -26,6 +26,7 @@ from rlbox.diagnose.cause import (
     make_lost_run_cause,
 )
 from rlbox.errors import LockHeld
+from rlbox.i18n import _, join
 from rlbox.job.plan import RunPlan
 from rlbox.record.host_record import ContainerRef, mark_failed_if_container_contradicts
 from rlbox.record.state import (
@@ -95,12 +96,13 @@ def ensure_final_state_matches_exit_info(
 def _describe_progress(state: RunState) -> str:
     for stage in state.stages:
         if stage.state in _ACTIVE_STATES:
-            return f"while stage {stage.name} was {stage.state}"
+            return _("while stage {name} was {state}").format(name=stage.name, state=_(stage.state))
     waiting = [stage.name for stage in state.stages if stage.state == "waiting"]
     if not waiting:
-        return "after its last stage"
+        return _("after its last stage")
     first = not any(stage.state == "passed" for stage in state.stages)
-    return f"before its first stage, {waiting[0]}, began" if first else f"before stage {waiting[0]} began"
+    before = _("before its first stage, {name}, began") if first else _("before stage {name} began")
+    return before.format(name=waiting[0])
 
 
 def _final_state(state: RunState, last: SupervisorExit, stop_requester: str | None) -> RunState:
@@ -127,7 +129,7 @@ def _end_cause(state: RunState, last: SupervisorExit, stop_requester: str | None
     if not stop_requester:
         return cause
     told = make_interrupted_cause(stop_requester)
-    return dataclasses.replace(told, what=f"{told.what}; then {cause.what}")
+    return dataclasses.replace(told, what=join("", (told.what, _("; then "), cause.what)))
 
 
 def _append_end_event(run_dir: Path, state: RunState) -> None:

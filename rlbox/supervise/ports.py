@@ -19,6 +19,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from rlbox.i18n import _
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.supervise.causes import explain_undeclared_listener
 from rlbox.supervise.stage_context import StageAborted, StageContext
@@ -84,7 +85,7 @@ class PortAuditor:
             part = next((name for name, found in parts.items() if pid in found), _OTHER)
             if is_port_declared(self._declared.get(part, self._declared[_OTHER]), each.local_port, ports):
                 continue
-            holder = f"{members[pid]} (pid {pid})" if pid else "a process that cannot be seen"
+            holder = f"{members[pid]} (pid {pid})" if pid else _("a process that cannot be seen")
             address = each.local_host_port
             self._gate.set_broken(self._gate.outcomes.listens, f"{holder} listens on {address}")
             raise StageAborted(explain_undeclared_listener(self._stage, part, holder, address, each.local_port))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rlbox.config.pattern import compile_re2
 from rlbox.gate.http_probe import request_and_find_problem
+from rlbox.i18n import _
 from rlbox.job.gate import Ready
 from rlbox.job.job import FLOORS
 from rlbox.job.names import ProblemOrEmpty
@@ -27,7 +28,7 @@ _CONNECT_S = 2.0
 _ASKED_AGAIN = 4
 """How often a service that was ready is asked within the time in which it must answer."""
 
-_NO_ANSWER = "no answer yet"
+_NO_ANSWER = _("no answer yet")
 
 
 class ActivityExtendedStartLimit:
@@ -100,7 +101,8 @@ class RunningService:
         problem = self._poller.latest
         if problem is None:
             return _NO_ANSWER
-        return f"no line like /{self.plan.ready.line}/ yet" if not problem and self._line_missing else problem
+        absent = _("no line like /{line}/ yet").format(line=self.plan.ready.line)
+        return absent if not problem and self._line_missing else problem
 
     @property
     def has_been_ready(self) -> bool:

@@ -12,6 +12,7 @@ from rlbox.doctor.ray_state import read_ray_auth_headers_or_empty
 from rlbox.gate.files import FileSnapshot, check_file_rule
 from rlbox.gate.http_probe import wait_for_expected_response_or_problem
 from rlbox.hang.nccl import make_ras_address_env_unless_set
+from rlbox.i18n import _, join
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import ServicePlan, StagePlan
 from rlbox.logs.pump import STAGE_LOG_FILE
@@ -228,7 +229,7 @@ class _StageRun:
         lost = self._attempt(self._check_needs)
         if lost is None or lost.kind != "need":
             return cause
-        return replace(lost, what=f"{lost.what}; then {cause.what}")
+        return replace(lost, what=join("", (lost.what, _("; then "), cause.what)))
 
     def _lost_node(self, cause: Cause) -> Cause:
         """Return `cause`, or the node of the run's cluster that is gone, of which it followed."""

@@ -18,6 +18,7 @@ from rlbox.diagnose.cause import (
     make_interrupted_cause,
 )
 from rlbox.hang.evidence import WatchContext
+from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
 from rlbox.job.plan import NodePlan, RunCluster, RunPlan, StagePlan
 from rlbox.record.journal import Journal, explain_write_error
@@ -64,10 +65,11 @@ class _NodeProbe:
     def find_problem(self) -> ProblemOrEmpty:
         where = f"{self.node.address}:{self.node.port}"
         if self._refused >= _REFUSED:
-            return f"its Ray has ended, nothing takes connections at {where} any more"
+            return _("its Ray has ended, nothing takes connections at {where} any more").format(where=where)
         silent_s = time.monotonic() - self._bad_at
         if self._silent >= _SILENT and silent_s >= _SILENT_S:
-            return f"{where} has not answered for {duration_text(silent_s)}: it is off, or a cable to it is cut"
+            problem = _("{where} has not answered for {duration}: it is off, or a cable to it is cut")
+            return problem.format(where=where, duration=duration_text(silent_s))
         return ""
 
 
@@ -84,7 +86,7 @@ class NodeMonitor:
         gone = [(probe.good_at, probe.node, problem) for probe in self._nodes if (problem := probe.find_problem())]
         if not gone or self._cluster is None:
             return None
-        _, node, problem = min(gone, key=lambda entry: entry[0])
+        _at, node, problem = min(gone, key=lambda entry: entry[0])
         return explain_lost_node(stage, node, problem, self._cluster, self._run, consequence)
 
     def wait_for_lost_node_cause(
@@ -162,7 +164,7 @@ class StageContext:
         return make_interrupted_cause(describe_stop_requester(self.run_dir) or self.interrupt.name)
 
     def _make_removed_directory_cause(self) -> Cause:
-        what = "the run directory was removed while the run went on; its logs went with it"
+        what = _("the run directory was removed while the run went on; its logs went with it")
         return Cause(kind="disk", what=what, where=str(self.run_dir))
 
     def explain_disk_error(self, error: OSError) -> Cause:

@@ -12,6 +12,7 @@ from rlbox.diagnose.cause import describe_exit
 from rlbox.diagnose.first_fatal import FatalPosition, FirstFatalFinder, read_run_signatures_or_empty
 from rlbox.gate.gate import GateChecker
 from rlbox.hang.watch import HangMonitor
+from rlbox.i18n import _
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
@@ -130,8 +131,10 @@ class StageWatch:
             self.raise_on_forbidden_line_or_violation(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
-            when = f"while stage {self._stage.name} was {'running' if self.main else 'starting'}"
-            when = when if service.has_been_ready else "before it was ready"
+            when = _("while stage {name} was {state}").format(
+                name=self._stage.name, state=_("running") if self.main else _("starting")
+            )
+            when = when if service.has_been_ready else _("before it was ready")
             raise StageAborted(causes.explain_service_exit(self._stage, service.plan, code, when))
 
     def raise_on_unresponsive_service(self) -> None:
