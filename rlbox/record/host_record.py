@@ -17,16 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import (
-    Cause,
-    SupervisorExit,
-    describe_exit,
-    make_lost_run_cause,
-)
+from rlbox.diagnose.cause import Cause, describe_exit
 from rlbox.errors import RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan, parse_run_plan
 from rlbox.record.state import RunState, RunStatus, parse_json_as, replace_stage
+from rlbox.record.supervisor_exit import SupervisorExit, make_lost_run_cause
 from rlbox.system.files import state_path, write_atomic
 from rlbox.system.json_files import read_json_object_or_empty
 

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from rlbox.amounts import utc_now
-from rlbox.diagnose.cause import (
-    Cause,
-    ExitKind,
-    SupervisorExit,
-    get_run_exit_code,
-    make_interrupted_cause,
-    make_lost_run_cause,
-)
+from rlbox.diagnose.cause import Cause, get_run_exit_code, make_interrupted_cause
 from rlbox.errors import LockHeld
 from rlbox.i18n import _, join
 from rlbox.job.plan import RunPlan
@@ -39,6 +32,7 @@ from rlbox.record.state import (
     replace_stage,
     write_run_state,
 )
+from rlbox.record.supervisor_exit import ExitKind, SupervisorExit, make_lost_run_cause
 from rlbox.record.supervisor_file import describe_stop_requester, is_same_boot, load_supervisor_info
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.identity import read_boot_identity

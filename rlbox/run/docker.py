@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.diagnose.cause import SupervisorExit, make_container_exit_info
 from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_local_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, require_image
@@ -40,6 +39,7 @@ from rlbox.record.host_record import ContainerRef
 from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
+from rlbox.record.supervisor_exit import SupervisorExit, make_container_exit_info
 from rlbox.run.backend import IsRunningCheck, RunOptions
 from rlbox.run.data_disk import locate_local_run_store, run_remotely_and_exit_if_engine_is_remote
 from rlbox.run.exposure import drop_taken_published_ports_adding_notes

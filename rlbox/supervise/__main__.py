@@ -146,9 +146,9 @@ def _run_watchdog(run_dir: Path, lock_handle: int) -> int:
 
 
 def _write_end_of_supervisor(run_dir: Path, code: int) -> None:
-    from rlbox.diagnose.cause import make_killed_or_ended_exit_info
     from rlbox.record.reconcile import ensure_final_state_matches_exit_info
     from rlbox.record.run_dir import load_plan_file
+    from rlbox.record.supervisor_exit import make_killed_or_ended_exit_info
     from rlbox.record.supervisor_file import LOG_FILE
     from rlbox.system.tail import read_tail_lines_or_empty
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.diagnose.cause import (
-    Cause,
-    CauseKind,
+from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_run_exit_code
+from rlbox.record.supervisor_exit import (
     SupervisorExit,
-    describe_exit,
-    get_run_exit_code,
     make_container_exit_info,
     make_killed_or_ended_exit_info,
     make_lost_run_cause,

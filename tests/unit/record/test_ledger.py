@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.diagnose.cause import SupervisorExit
 from rlbox.errors import EngineError, SpecError
 from rlbox.job.plan import RunPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner
@@ -19,6 +18,7 @@ from rlbox.record.reconcile import RuntimeStatus
 from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import StageState, create_run_state, find_run_cause, load_run_state, write_run_state
+from rlbox.record.supervisor_exit import SupervisorExit
 from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.masks import SecretMasker
 

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from rlbox.diagnose.cause import ExitKind, SupervisorExit
 from rlbox.record.host_record import (
     ATTEMPT_BEGUN_LINE,
     RunOutcome,
@@ -16,6 +15,7 @@ from rlbox.record.host_record import (
     mark_failed_if_outcome_differs,
 )
 from rlbox.record.state import RunState, StageState, StageStatus, find_run_cause
+from rlbox.record.supervisor_exit import ExitKind, SupervisorExit
 
 SAID = "\n".join((ATTEMPT_BEGUN_LINE, "rlbox: a: running", format_stage_passed_line("a"), "rlbox: b: running"))
 
