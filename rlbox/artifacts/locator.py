@@ -215,8 +215,7 @@ class MirrorUrlFinder:
         for file in listed:
             if file.sha256 and file.sha256 != artifact.sha256:
                 self.record_and_report_skipped_mirror(
-                    source.mirror,
-                    _("lists {file} with another sha256 than the lock").format(file=artifact.file),
+                    source.mirror, _("lists {file} with another sha256 than the lock").format(file=artifact.file)
                 )
             else:
                 yield replace(source, url=file.url, page_at_url="")

@@ -222,10 +222,7 @@ def plan_tool_resolver_inputs(
     roots += [f"{name}=={entry.cuda}.*" for name in COMPILER_WHEELS if entry.cuda]
     return ResolverInputs(
         name=f"tools of {entry.distribution_name}",
-        files={
-            "tools.in": "".join(f"{line}\n" for line in sorted(roots)),
-            PINS: format_pins(pins),
-        },
+        files={"tools.in": "".join(f"{line}\n" for line in sorted(roots)), PINS: format_pins(pins)},
     )
 
 

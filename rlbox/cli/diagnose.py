@@ -42,13 +42,7 @@ _ASK_TIMEOUT_S = 300.0
 @target_and_data_options
 @pass_app_with_shared_options
 def diagnose_logs_and_print_first_failure(
-    app: App,
-    logs: tuple[str, ...],
-    why: bool,
-    packs: tuple[Path, ...],
-    ask: str | None,
-    target: str,
-    data: str | None,
+    app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ask: str | None, target: str, data: str | None
 ) -> int:
     """Find the first failure in logs: its cause, its rank and the next step.
 

@@ -45,13 +45,7 @@ from rlbox.run.exec import (
 @click.option("--around", is_flag=True, hidden=True, help="What this process is in, as it is.")
 @pass_app_with_shared_options
 def examine_machine_and_image(
-    app: App,
-    name: str | None,
-    data: str | None,
-    place: SingleMachinePlace,
-    gpus: str,
-    budget: float,
-    around: bool,
+    app: App, name: str | None, data: str | None, place: SingleMachinePlace, gpus: str, budget: float, around: bool
 ) -> int:
     """Examine this machine or container, and the image of TARGET; prints nothing when nothing is wrong.
 
@@ -143,13 +137,7 @@ def list_gpus_and_check_roles(app: App, actor: int, rollout: int, total: int, ra
 @gpus_option
 @pass_app_with_shared_options
 def check_stack_components(
-    app: App,
-    name: str | None,
-    python: str,
-    data: str | None,
-    place: SingleMachinePlace,
-    gpus: str,
-    timeout: float,
+    app: App, name: str | None, python: str, data: str | None, place: SingleMachinePlace, gpus: str, timeout: float
 ) -> int:
     """Test the parts of the stack: torch, CUDA, linking, Triton, NCCL, Ray, each framework.
 

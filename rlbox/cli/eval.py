@@ -115,12 +115,7 @@ def _suite_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load_suites(
-    app: App,
-    names: tuple[str, ...],
-    *,
-    problems: Path | None,
-    manifests: Path | None,
-    packages: Path | None,
+    app: App, names: tuple[str, ...], *, problems: Path | None, manifests: Path | None, packages: Path | None
 ) -> list[SuiteProblems]:
     own_directory = app.project.folder / "suites"
     known = list_suite_names(own_directory)

@@ -32,12 +32,7 @@ from rlbox.fixes.view import (
 from rlbox.i18n import _
 from rlbox.target.lock import load_lock
 
-_NAMES = {
-    "ls": "",
-    "show": _("name a fix"),
-    "explain": _("name a target"),
-    "find": _("give a line of a log"),
-}
+_NAMES = {"ls": "", "show": _("name a fix"), "explain": _("name a target"), "find": _("give a line of a log")}
 
 
 @click.command("fixes")

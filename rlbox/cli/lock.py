@@ -248,11 +248,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
 @click.command("mirrors")
 @click.argument("action", metavar="[ls|probe]", default="ls", type=click.Choice(["ls", "probe"]))
 @click.option(
-    "--target",
-    default="local",
-    metavar="NAME",
-    shell_complete=complete_target,
-    help="Target whose files to request.",
+    "--target", default="local", metavar="NAME", shell_complete=complete_target, help="Target whose files to request."
 )
 @sources_option
 @pass_app_with_shared_options

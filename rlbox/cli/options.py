@@ -78,13 +78,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
     @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
     @functools.wraps(function)
     def with_app(
-        *args: Any,
-        project: str | None,
-        as_json: bool,
-        verbose: int,
-        quiet: bool,
-        dry_run: bool = False,
-        **rest: Any,
+        *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
     ) -> Any:
         opened = project_from_option_env_or_cwd(project)
         if not opened.folder.is_dir():

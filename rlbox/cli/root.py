@@ -30,9 +30,7 @@ COMPLETION = "_RLBOX_COMPLETE"
 """A shell that completes calls without arguments, and asks by this variable."""
 
 SECTIONS = {
-    "Start": {
-        "init": "create your own target and job",
-    },
+    "Start": {"init": "create your own target and job"},
     "Images: lock, build, inspect, publish": {
         "build": "build a target's image, unless nothing changed",
         "compile": "compile a target's wheels that no index has, once",
@@ -63,9 +61,7 @@ SECTIONS = {
         "stop": "stop a run in progress, from any shell",
         "watch": "show a run as a live page in a browser",
     },
-    "Evaluation, with confidence intervals": {
-        "eval": "evaluate checkpoints, compare their scores, choose the best",
-    },
+    "Evaluation, with confidence intervals": {"eval": "evaluate checkpoints, compare their scores, choose the best"},
     "Machines: inspect them, and install a target": {
         "apply": "install a target's lock on a machine without Docker",
         "ckpt": "list checkpoints, or check that they are complete",
@@ -77,9 +73,7 @@ SECTIONS = {
         "prune": "delete unused images, downloads and caches",
         "warm": "read files into the page cache",
     },
-    "Clusters of several machines": {
-        "cluster": "start a private Ray cluster on several machines, or stop it",
-    },
+    "Clusters of several machines": {"cluster": "start a private Ray cluster on several machines, or stop it"},
     "Rented machines (vast.ai)": {
         "onstart": "print the on-start script of a target of vast.ai",
         "vast": "rent a machine on vast.ai, run a job, download the results, stop it",
@@ -89,9 +83,7 @@ SECTIONS = {
         "lint": "find outdated settings in scripts, notes, targets and jobs",
         "stack": "check that a target's versions fit together, or find a set that does",
     },
-    "Other": {
-        "completion": "print the completion script of a shell",
-    },
+    "Other": {"completion": "print the completion script of a shell"},
 }
 """Title in `--help` to its commands, and what each does."""
 

@@ -221,12 +221,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
     freed = sum(row.size_bytes for row in going)
     size, count = decimal_size_text(freed), len(going)
     facts = [
-        {
-            "run": row.run,
-            "bytes": row.size_bytes,
-            "stays": row.kept_because,
-            "checkpoints": list(row.checkpoint_paths),
-        }
+        {"run": row.run, "bytes": row.size_bytes, "stays": row.kept_because, "checkpoints": list(row.checkpoint_paths)}
         for row in rows
     ]
     data = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}

@@ -169,8 +169,7 @@ class Node:
             said = errors.decode("utf-8", "replace").strip() or "no answer"
             failed = row["error"] if row else said.splitlines()[-1]
             raise NodeError(
-                _("node {name}: {failed}").format(name=self.name, failed=failed),
-                next_step=_("the same command again"),
+                _("node {name}: {failed}").format(name=self.name, failed=failed), next_step=_("the same command again")
             )
         return row["answer"]
 

@@ -86,8 +86,7 @@ def validate_spec(
     """
     try:
         return model.model_validate(
-            {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")},
-            strict=True,
+            {key: _tuples(value) for key, value in data.items() if not key.startswith("x-")}, strict=True
         )
     except ValidationError as error:
         items = [dict(item) for item in error.errors(include_url=False)]

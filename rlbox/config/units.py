@@ -13,13 +13,7 @@ from rlbox.i18n import _
 
 UnitKind = Literal["duration", "size", "fraction"]
 
-DURATIONS = {
-    "ms": Fraction(1, 1000),
-    "s": Fraction(1),
-    "min": Fraction(60),
-    "h": Fraction(3600),
-    "d": Fraction(86400),
-}
+DURATIONS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86400)}
 SIZES = {"B": Fraction(1)}
 SIZES |= {f"{letter}B": Fraction(1000**power) for power, letter in enumerate("kMGTP", start=1)}
 SIZES |= {f"{letter}iB": Fraction(1024**power) for power, letter in enumerate("KMGTP", start=1)}

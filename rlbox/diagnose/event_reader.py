@@ -109,13 +109,7 @@ class EventReader:
     `is_excused`: Whether a line is declared harmless, by its number and text.
     """
 
-    def __init__(
-        self,
-        catalogue: SignatureSet,
-        file_index: int = 0,
-        *,
-        is_excused: IsExcused | None = None,
-    ) -> None:
+    def __init__(self, catalogue: SignatureSet, file_index: int = 0, *, is_excused: IsExcused | None = None) -> None:
         self.read = LogEvents()
         self._catalogue = catalogue
         self._file = file_index
@@ -306,11 +300,7 @@ class EventReader:
         strong = CERTAIN_FAILURE if panic and row.number <= panic.number + 1 else rate_failure_certainty(row)
         if not strong and not self._catalogue.has_match(row.body):
             return
-        event = make_line_event(
-            row,
-            max(strong, 1),
-            names_exception=bool(parse_leading_exception_name(row.body)),
-        )
+        event = make_line_event(row, max(strong, 1), names_exception=bool(parse_leading_exception_name(row.body)))
         self._keep(event)
         if "Fatal Python error" in row.body:
             self._fault = event

@@ -80,10 +80,7 @@ def find_log_sources(paths: list[str]) -> list[LogSource]:
             found.append(LogSource(name=name, path_unless_stdin=path))
         else:
             what = _("{name}: broken symbolic link") if path.is_symlink() else _("{name}: no such file or folder")
-            raise SpecError(
-                what.format(name=name),
-                next_step=_("name a log, a folder with logs, or a run"),
-            )
+            raise SpecError(what.format(name=name), next_step=_("name a log, a folder with logs, or a run"))
     return list(dict.fromkeys(found))
 
 

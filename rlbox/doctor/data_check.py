@@ -19,12 +19,7 @@ ExitCode = int
 
 
 def check_training_data(
-    app: App,
-    files: Mapping[str, Path],
-    column: str,
-    expected_rows: Mapping[str, int],
-    python: str,
-    timeout_s: float,
+    app: App, files: Mapping[str, Path], column: str, expected_rows: Mapping[str, int], python: str, timeout_s: float
 ) -> ExitCode:
     """Check files by name (`train`, `val`), with conversations in a column (empty: it is found); print the report."""
     for path in files.values():

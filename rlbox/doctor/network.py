@@ -59,10 +59,7 @@ def check_network(
     """Return what is wrong with the network: `ports` must be free; mirrors of the environment and pip are asked too."""
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         answers = pool.map(_ask, [*mirrors, *read_env_and_pip_endpoints(environ)])
-        findings = [
-            *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
-            *_check_ports(ports),
-        ]
+        findings = [*_check_interfaces(environ, [name for __, name in socket.if_nameindex()]), *_check_ports(ports)]
         return [*findings, *make_endpoint_and_clock_findings(list(answers))]
 
 

@@ -63,11 +63,7 @@ def create_engine_unreachable_error(address: str, error: BaseException) -> Engin
         )
     if not address.startswith(("unix:", "ssh:")):
         return EngineUnavailable(_("cannot connect to Docker"), where=address, next_step=REMOTE_ENGINE_NEXT_STEP)
-    return EngineUnavailable(
-        _("cannot connect to Docker"),
-        where=address,
-        next_step="rlbox engine up",
-    )
+    return EngineUnavailable(_("cannot connect to Docker"), where=address, next_step="rlbox engine up")
 
 
 def create_missing_docker_cli_error() -> EngineError:

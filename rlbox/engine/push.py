@@ -219,10 +219,7 @@ class _TransientError(Exception):
 
 
 def _push(
-    reference: ImageReference,
-    log: PushLog,
-    on_layer: Callable[[ProgressItem], None],
-    on_retry: Callable[[str], None],
+    reference: ImageReference, log: PushLog, on_layer: Callable[[ProgressItem], None], on_retry: Callable[[str], None]
 ) -> None:
     login = read_docker_login(reference.host)
 

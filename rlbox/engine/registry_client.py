@@ -12,12 +12,7 @@ from urllib.parse import quote
 
 from rlbox.engine.oci import INDEX_TYPES, MANIFEST_TYPES, Manifest, parse_manifest
 from rlbox.engine.reference import DOCKER_HUB, is_loopback_host
-from rlbox.engine.registry_auth import (
-    RegistryAuthorizer,
-    TransientRegistryError,
-    create_login_error,
-    read_docker_login,
-)
+from rlbox.engine.registry_auth import RegistryAuthorizer, TransientRegistryError, create_login_error, read_docker_login
 from rlbox.errors import RegistryError
 from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.i18n import _

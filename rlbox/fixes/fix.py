@@ -201,8 +201,7 @@ class Signature(SpecModel):
     pattern: PatternText = Field(description="RE2 pattern of the log line")
     unless: OptionalPattern = Field("", description="RE2 pattern that must not match the same message; empty: none")
     near: LocationPattern = Field(
-        "",
-        description="RE2 pattern of the context: frame, last frame's `code`, log stream, logger or line; empty: any",
+        "", description="RE2 pattern of the context: frame, last frame's `code`, log stream, logger or line; empty: any"
     )
     far: ExcludedLocationPattern = Field(
         "", description="RE2 pattern that must not match the same context; empty: none"

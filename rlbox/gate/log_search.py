@@ -14,11 +14,7 @@ from typing import Literal
 from rlbox.config.pattern import compile_re2
 from rlbox.job.gate import ModelText
 from rlbox.logs.lines import Line, LineBlock, list_variants_without_ray_rank_and_bar
-from rlbox.logs.patterns import (
-    compile_pattern_set,
-    find_matching_line_indexes,
-    strip_anchors_and_group_names,
-)
+from rlbox.logs.patterns import compile_pattern_set, find_matching_line_indexes, strip_anchors_and_group_names
 from rlbox.logs.progress import STEP_LINE, parse_progress_line
 
 _WRITER = re.compile(

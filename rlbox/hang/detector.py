@@ -51,11 +51,7 @@ class PhaseChange:
 
 
 def merge_phases(
-    job_phases: Sequence[Phase],
-    shipped_phases: Sequence[Phase],
-    silence_s: float,
-    *,
-    override_shipped_silence: bool,
+    job_phases: Sequence[Phase], shipped_phases: Sequence[Phase], silence_s: float, *, override_shipped_silence: bool
 ) -> tuple[Phase, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 

@@ -272,10 +272,7 @@ def _follow(
     command: Command, log_path: Path, on_step: Callable[[BuildStep], None]
 ) -> tuple[int, str, BuildStep | None]:
     follower, said = BuildLogParser(), []
-    with (
-        open(log_path, "ab") as log,
-        start_command(command, stdout=PIPE, stderr=STDOUT, new_session=False) as process,
-    ):
+    with open(log_path, "ab") as log, start_command(command, stdout=PIPE, stderr=STDOUT, new_session=False) as process:
         try:
             for raw in process.stdout or ():
                 log.write(raw)

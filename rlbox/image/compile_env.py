@@ -142,14 +142,7 @@ def _plan_wheel_build_command(
     `create_user_namespace`: Whether a user namespace is made, too, so that no privilege is needed.
     """
     spaces = (*(("--user", "--map-root-user") if create_user_namespace else ()), *_SPACES, "--fork", "--kill-child")
-    enter = (
-        "sh",
-        f"{PROGRAMS_DIR}/enter.sh",
-        dirs.system_root,
-        dirs.build_dir,
-        dirs.site_dir,
-        dirs.object_cache_dir,
-    )
+    enter = ("sh", f"{PROGRAMS_DIR}/enter.sh", dirs.system_root, dirs.build_dir, dirs.site_dir, dirs.object_cache_dir)
     words = (
         "env",
         "-i",

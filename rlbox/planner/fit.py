@@ -350,10 +350,7 @@ def get_vast_max_price(target: Target) -> HourlyPrice | None:
 
 
 def estimate_stage_hours(
-    job: Job,
-    values: ParamValues,
-    bytes_per_gpu: float,
-    passed_stages_newest_first: Sequence[StageMeasurement],
+    job: Job, values: ParamValues, bytes_per_gpu: float, passed_stages_newest_first: Sequence[StageMeasurement]
 ) -> tuple[StageHours, ...]:
     """Of `passed_stages_newest_first` one counts with the same parameters."""
     fits = job.fits or Fits()

@@ -13,13 +13,7 @@ from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _, join, translate
-from rlbox.planner.stack_facts import (
-    MACHINE,
-    Constraint,
-    StackProblem,
-    build_stack_problem,
-    load_compat_table,
-)
+from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat_table
 from rlbox.planner.stack_solver import CompatFact, solve
 
 if TYPE_CHECKING:

@@ -226,12 +226,7 @@ def replace_data_mount(target: Target, data_dir: str) -> Target:
 
 class _Placed:
     def __init__(
-        self,
-        target: Target,
-        baked: RenderedFixes,
-        image: ImagePlan,
-        layout: Layout,
-        absent: frozenset[str],
+        self, target: Target, baked: RenderedFixes, image: ImagePlan, layout: Layout, absent: frozenset[str]
     ) -> None:
         self._target, self._baked, self._image, self._layout = target, baked, image, layout
         self._absent = absent

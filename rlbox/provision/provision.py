@@ -315,9 +315,7 @@ def provision_target(
         if plan.steps:
             rest = fetch_and_apply_plan_already_locked(app, prepared, plan)
             done = ApplyResult(
-                steps=(*done.steps, *rest.steps),
-                kept_copies=rest.kept_copies,
-                skipped=(*done.skipped, *rest.skipped),
+                steps=(*done.steps, *rest.steps), kept_copies=rest.kept_copies, skipped=(*done.skipped, *rest.skipped)
             )
     return ProvisionResult(prepared, plan, done)
 

@@ -292,11 +292,7 @@ def load_english_page_labels() -> dict[str, Any]:
 
 def load_page_template(name: str, **filters: Callable[..., str]) -> Any:
     environment = Environment(
-        loader=FileSystemLoader(_DATA),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(_DATA), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(utc=_utc, seconds=zoned_iso_to_unix, remove_controls=sanitize_for_terminal, **filters)
     return environment.get_template(name)

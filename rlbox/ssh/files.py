@@ -131,10 +131,7 @@ def parse_remote_file_listing(json_lines: str) -> Listing:
             record = parse_untrusted_json(line)
             path, error = str(record["path"]), record.get("trouble")
             file = RemoteFile(
-                path=path,
-                size=int(record["size"]),
-                mtime=int(record["mtime"]),
-                sha256=str(record.get("sha256", "")),
+                path=path, size=int(record["size"]), mtime=int(record["mtime"]), sha256=str(record.get("sha256", ""))
             )
         except (ValueError, KeyError, TypeError) as problem:
             raise WorkFailed(_("the list of files cannot be read: {line!r}").format(line=line[:80])) from problem

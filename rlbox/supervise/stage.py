@@ -88,14 +88,7 @@ class _StageServices:
                 self._stage,
                 plan.name,
                 plan.argv,
-                lambda: RunningService(
-                    plan,
-                    self._context.processes,
-                    command,
-                    output,
-                    self._stage.name,
-                    headers,
-                ),
+                lambda: RunningService(plan, self._context.processes, command, output, self._stage.name, headers),
             )
 
     def _take_over(self, kept: RetainedService) -> RunningService:

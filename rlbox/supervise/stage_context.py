@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rlbox.amounts import duration_text
-from rlbox.diagnose.cause import (
-    Cause,
-    CauseKind,
-    make_disk_full_cause,
-    make_interrupted_cause,
-)
+from rlbox.diagnose.cause import Cause, CauseKind, make_disk_full_cause, make_interrupted_cause
 from rlbox.hang.evidence import WatchContext
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty

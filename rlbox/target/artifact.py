@@ -83,13 +83,7 @@ def list_all_artifacts_with_repeats(lock: Lock) -> tuple[Artifact, ...]:
 
 def _deb(deb: Deb, group: str) -> Artifact:
     return Artifact(
-        kind="apt",
-        name=deb.name,
-        file=deb.path,
-        sha256=deb.sha256,
-        size=deb.size,
-        group=group,
-        origin=deb.archive,
+        kind="apt", name=deb.name, file=deb.path, sha256=deb.sha256, size=deb.size, group=group, origin=deb.archive
     )
 
 

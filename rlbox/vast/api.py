@@ -161,11 +161,7 @@ def require_rlbox_instances(ids: Sequence[int]) -> list[Instance]:
 def destroy_instance(instance_id: int) -> None:
     step = "rlbox vast ls tells whether it is still there"
     _ask(
-        f"the end of instance {instance_id}",
-        "DELETE",
-        f"/api/v0/instances/{instance_id}/",
-        {},
-        step_if_unanswered=step,
+        f"the end of instance {instance_id}", "DELETE", f"/api/v0/instances/{instance_id}/", {}, step_if_unanswered=step
     )
 
 
