@@ -71,8 +71,16 @@ def _parameter(name: str, param: Any) -> str:
 
 
 def _changes(before: list[str], after: list[str]) -> list[str]:
-    found = difflib.unified_diff(before, after, n=0, lineterm="")
-    return [line for line in found if not line.startswith(("---", "+++", "@@"))]
+    """Return what is new, and what is gone for good: the old value of a place stands in the defaults."""
+    found = [line for line in difflib.unified_diff(before, after, n=0, lineterm="") if not line.startswith("@@")][2:]
+    added = {_place(line[1:]) for line in found if line.startswith("+")}
+    return [line for line in found if line.startswith("+") or _place(line[1:]) not in added]
+
+
+def _place(line: str) -> str:
+    """Return the key of a line, with the name of the option where it is an argument."""
+    at, _, value = line.partition(" ")
+    return at if value.startswith("=") else f"{at} {value.split(' ')[0]}"
 
 
 def _lines(plan: RunPlan) -> list[str]:
