@@ -75,11 +75,13 @@ site: .venv/rlbox.stamp
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore .venv/bin/uv run --quiet --isolated --no-project --with mkdocs-material==9.8.1 \
 	    --with jieba==0.42.1 mkdocs build --quiet --strict
 
-# Pin the tool's own dependencies again: every Python from 3.10 on, hashes, no index named.
+# Pin the tool's own dependencies again: every Python from 3.10 on, hashes of files for Linux, no index named.
 relock:
 	@test -x .venv/bin/uv || scripts/ensure-python.sh
-	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-emit-index-url \
-	    --no-annotate --no-header --group dev pyproject.toml -o requirements.lock
+	@mkdir -p build
+	.venv/bin/uv pip compile --quiet --upgrade --universal --python-version 3.10 --group dev pyproject.toml -o build/pylock.toml
+	$(PY) scripts/linux_lock.py build/pylock.toml >build/requirements.lock
+	mv build/requirements.lock requirements.lock
 
 .venv/rlbox.stamp: requirements.lock pyproject.toml scripts/ensure-python.sh
 	@scripts/ensure-python.sh

@@ -125,7 +125,7 @@ def _find_problem(
     if stat.S_ISDIR(facts.st_mode):
         return _find_folder_problem(rule, path, before)
     if not stat.S_ISREG(facts.st_mode):
-        return _("is no regular file")
+        return _("is not a regular file")
     if facts.st_size < rule.min_bytes:
         return _("has {size} bytes, at least {least} are due").format(size=facts.st_size, least=rule.min_bytes)
     if before and before.is_unchanged(path):

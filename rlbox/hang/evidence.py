@@ -49,7 +49,7 @@ class WatchContext:
 def make_hang_cause(stage: StagePlan, stall: HangOrTimeout, suspect_wait_description: str) -> Cause:
     """The stage showed no sign of life for too long. `suspect_wait_description`: what its first process waits for."""
     phase, name, report = stall.phase, stage.name, get_hang_report_path(stage)
-    advice = _("if that was no hang, raise limits.silence_s of stage {name}").format(name=name)
+    advice = _("if it was not a hang, raise limits.silence_s of stage {name}").format(name=name)
     if stall.deadlock:
         advice = _("make every rank reach the same collectives in the same order; {report} shows each")
         advice = advice.format(report=report)
@@ -63,7 +63,7 @@ def make_hang_cause(stage: StagePlan, stall: HangOrTimeout, suspect_wait_descrip
         )
         usual = duration_text_precise_below_minute(stall.step_s)
         what = what.format(name=name, duration=duration_text(stall.silent_s), usual=usual)
-        advice = _("if that was no hang, raise limits.steps of stage {name}").format(name=name)
+        advice = _("if it was not a hang, raise limits.steps of stage {name}").format(name=name)
     elif phase.name:
         silent = exact_duration_text(stall.limit_s)
         what = _("stage {name} hung in phase {phase}: no sign of life for {silent}, and was stopped")
@@ -72,7 +72,7 @@ def make_hang_cause(stage: StagePlan, stall: HangOrTimeout, suspect_wait_descrip
         what = _("stage {name} wrote nothing for {duration} and was stopped")
         what = what.format(name=name, duration=exact_duration_text(stall.limit_s))
     if stall.rule == "silence" and any(own.name == phase.name for own in stage.phases):
-        advice = _("if that was no hang, raise silence_s of phase {phase}").format(phase=phase.name)
+        advice = _("if it was not a hang, raise silence_s of phase {phase}").format(phase=phase.name)
     return Cause(
         kind="silence",
         what=what,

@@ -175,7 +175,7 @@ def explain_exceeded_total_time(stage: StagePlan) -> Cause:
         "total",
         _("stage {stage} ran longer than {duration} and was stopped"),
         where=get_stage_log_path(stage),
-        next_step=_("if that was no hang, raise limits.total_s of stage {stage}"),
+        next_step=_("if it was not a hang, raise limits.total_s of stage {stage}"),
         stage=stage.name,
         duration=exact_duration_text(stage.total_s),
     )

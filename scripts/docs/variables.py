@@ -46,8 +46,8 @@ $ rlbox --lang zh --help     # Chinese messages for one command; for all: export
 ...
 ```
 
-Without `RLBOX_LANG`, the language follows `LC_ALL`, `LC_MESSAGES` and `LANG`. Reports, logs, the cause of a
-failed run and `--json` stay English.
+Without `RLBOX_LANG`, the language follows `LC_ALL`, `LC_MESSAGES` and `LANG`. Reports, logs and
+`--json` stay English.
 """
 
 

@@ -21,7 +21,13 @@ MAX_MESSAGE = 16 << 20
 MAX_ITEMS = 100_000
 """Items that are taken of an iterator."""
 _MAX_EXACT = 1 << 53
-_COLLECTIONS: dict[Any, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "iterator": iter}
+_COLLECTIONS: dict[Any, Any] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "iterator": iter,
+}
 _PLAIN: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "int": (int, lambda value: int(value) if abs(value) < _MAX_EXACT else hex(value), lambda text: int(text, 16)),
     "float": (float, float, float),

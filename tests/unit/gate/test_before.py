@@ -66,4 +66,4 @@ def test_each_file_that_fits_must_be_new(old: Path) -> None:
 
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert problem(tmp_path / "pipe", lambda: None) == "is no regular file"
+    assert problem(tmp_path / "pipe", lambda: None) == "is not a regular file"
