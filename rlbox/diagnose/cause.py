@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rlbox.amounts import decimal_size_text
@@ -56,6 +56,10 @@ class Cause:
         texts = {"what": self.what, "next_step": self.next_step}
         messages = {name: message_to_json(text) for name, text in texts.items() if isinstance(text, EnglishMessage)}
         object.__setattr__(self, "messages", messages)
+
+    def as_json(self) -> dict[str, str]:
+        """Return it as JSON types, in English."""
+        return {name: value for name, value in asdict(self).items() if name != "messages"}
 
 
 def get_run_exit_code(cause: Cause | None) -> int:

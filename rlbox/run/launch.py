@@ -225,7 +225,7 @@ def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, pla
         if why:
             what = _("run {run_id} {why}").format(run_id=plan.run_id, why=why)
         raise WorkFailed(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
-    stages = [dataclasses.asdict(stage) for stage in state.stages]
+    stages = [{**dataclasses.asdict(stage), "cause": stage.cause and stage.cause.as_json()} for stage in state.stages]
     result = {"run": state.run_id, "folder": str(run_dir), "state": state.state, "stages": stages}
     app.output(result, format_stage_table_and_notes(state))
     cause = find_run_cause(state)

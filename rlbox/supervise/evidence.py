@@ -322,7 +322,7 @@ def failure_to_json(failure: StageFailure, cause: Cause) -> dict[str, Any]:
         "ended_at": failure.ended_at,
         "exit_code": state.exit_code,
         "ray_status": state.ray_status,
-        "cause": dataclasses.asdict(cause),
+        "cause": cause.as_json(),
     }
 
 
