@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from pathlib import Path
@@ -86,7 +85,7 @@ def test_the_manifest_names_every_file_and_the_report_is_a_value(bench: Bench) -
     assert "resources.jsonl" in names | set(found["missing"])
     report = read_report(bench)
     assert (report["stage"], report["exit_code"]) == ("train", 1)
-    assert report["cause"] == dataclasses.asdict(bench.cause())
+    assert report["cause"] == bench.cause().as_json()
     assert [(row["log"], row["number"]) for row in report["fatals"]] == [("stages/1-train/stage.log", 503)]
     assert "ValueError: no data" in [moment["what"] for moment in report["story"]]
     times = [moment["at"][:19] for moment in report["story"]]
