@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from rlbox.i18n import _, join, ngettext
 from rlbox.system.counters import probe_process_usage
 from rlbox.system.ports import TcpSocket, list_fd_link_targets, list_tcp_sockets
 from rlbox.system.process_table import probe_processes, read_cmdline_or_empty, read_environ_or_empty, read_text_or_empty
@@ -153,12 +154,13 @@ def find_collective_name_or_empty(stack: Sequence[PythonFrame]) -> str:
 def describe_wait(process: ProcessWait) -> str:
     thread = process.decisive_thread
     if thread is None:
-        return "cannot be looked into"
+        return _("cannot be looked into")
     what = thread.description
     if thread is not process.threads[0]:
-        what = f"waits for its thread {thread.thread} ({thread.name}), which {what}"
+        awaited = f"{thread.thread} ({thread.name})"
+        what = _("waits for its thread {thread}, which {what}").format(thread=awaited, what=what)
     places = _places(process.stack)
-    return f"{what}; in {', from '.join(places)}" if places else what
+    return join("", (what, _("; in "), join(_(", from "), places))) if places else what
 
 
 def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] = frozenset()) -> list[ProcessWait]:
@@ -195,7 +197,7 @@ def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -
         for p in processes_by_suspicion[1:]
         if (thread := p.decisive_thread) and thread.holder_pid_or_0 == first.pid and thread.kind != "child"
     ]
-    return "; ".join(f"pid {p.pid} ({p.name}) {describe_wait(p)}" for p in (first, *waiting[:1]))
+    return join("; ", (join(" ", (f"pid {p.pid} ({p.name})", describe_wait(p))) for p in (first, *waiting[:1])))
 
 
 def _likeness(process: ProcessWait) -> tuple[bool, str, str]:
@@ -333,15 +335,16 @@ def _describe_thread(
     pid: int, thread: int, state: str, call: str, arguments: list[int], cpu_cores: float, resources: _ProcessResources
 ) -> _Wait:
     if state in ("T", "t"):
-        return _Wait("stopped", "is stopped by a signal (SIGSTOP) or a debugger")
+        return _Wait("stopped", _("is stopped by a signal (SIGSTOP) or a debugger"))
     if state == "R" or call == "running":
-        text = f"computes, {100 * cpu_cores:.0f} % of a core, without waiting in the kernel"
+        text = _("computes, {percent:.0f} % of a core, without waiting in the kernel").format(percent=100 * cpu_cores)
         return _Wait("busy" if cpu_cores >= _BUSY else "unseen", text)
     if not arguments:
-        return _Wait("unseen", "waits; which call it is in may not be seen (no ptrace permission)")
+        return _Wait("unseen", _("waits; which call it is in may not be seen (no ptrace permission)"))
     if state == "D":
         link = _read_fd_link(pid, arguments[0]) if call in _ON_FILES else ""
-        return _Wait("disk", f"is blocked in the kernel in {call}" + (f" on {link}" if link else " (a disk or mount)"))
+        where = _(" on {link}").format(link=link) if link else _(" (a disk or mount)")
+        return _Wait("disk", _("is blocked in the kernel in {call}{where}").format(call=call, where=where))
     return _describe_call(pid, thread, call, arguments, resources)
 
 
@@ -352,68 +355,73 @@ def _describe_call(pid: int, thread: int, call: str, arguments: list[int], resou
         return _describe_futex(pid, arguments[0], resources)
     # select on no descriptor at all is how Python before 3.11 sleeps
     if call in SLEEPS or (call in ("select", "pselect6") and not any(arguments[1:4])):
-        return _Wait("sleep", "sleeps between two looks at something")
+        return _Wait("sleep", _("sleeps between two looks at something"))
     if call == "restart_syscall":  # of a call that was interrupted its number is no longer told
-        return _Wait("unseen", "waits; which call it is in is not told")
+        return _Wait("unseen", _("waits; which call it is in is not told"))
     if call in POLLS:
         return _describe_poll(pid, call, arguments, resources)
     if call in CHILDREN:
         children = [int(text) for text in read_text_or_empty(f"/proc/{pid}/task/{thread}/children").split()]
         child = children[0] if len(children) == 1 else 0
-        return _Wait(
-            "child", "waits for a child process to end" + (f", {_name_process(child)}" if child else ""), child
-        )
+        text = _("waits for a child process to end")
+        return _Wait("child", join(", ", (text, _name_process(child))) if child else text, child)
     if call in ("open", "openat"):
-        return _Wait("file", "opens a file that does not open")
+        return _Wait("file", _("opens a file that does not open"))
     kind, thing, holder_pid = _describe_fd(pid, arguments[0], resources)
     if call in ("accept", "accept4"):
-        return _Wait("idle", f"waits for a client at {thing}")
+        return _Wait("idle", _("waits for a client at {thing}").format(thing=thing))
     if call == "connect":
-        return _Wait("socket", f"connects to {thing}, which does not answer", holder_pid)
-    verb = "reads from" if call in READS else "writes to" if call in WRITES else f"is in {call} on"
-    return _Wait(kind, f"{verb} {thing}", holder_pid)
+        return _Wait("socket", _("connects to {thing}, which does not answer").format(thing=thing), holder_pid)
+    text = _("reads from {thing}") if call in READS else _("is in {call} on {thing}")
+    text = _("writes to {thing}") if call in WRITES else text
+    return _Wait(kind, text.format(call=call, thing=thing), holder_pid)
 
 
 def _describe_fd(pid: int, number: int, resources: _ProcessResources) -> _Wait:
     link = _read_fd_link(pid, number)
     others = resources.list_other_holders(link, pid)
     holder_pid = others[0] if len(others) == 1 else 0
+    holders = _name_holders(others)
     if link.startswith("socket:["):
         each = resources.sockets.get(int(link[8:-1]))
-        return _describe_socket(each, resources) if each else _Wait("socket", f"a local socket{_name_holders(others)}")
+        local = _("a local socket{holders}").format(holders=holders)
+        return _describe_socket(each, resources) if each else _Wait("socket", local)
     if link.startswith("pipe:["):
-        return _Wait("pipe", f"a pipe{_name_holders(others)}", holder_pid)
+        return _Wait("pipe", _("a pipe{holders}").format(holders=holders), holder_pid)
     if _is_fifo(pid, number):
-        return _Wait("pipe", f"the named pipe {link}{_name_holders(others)}", holder_pid)
-    return _Wait("file", link or f"file descriptor {number}")
+        return _Wait("pipe", _("the named pipe {link}{holders}").format(link=link, holders=holders), holder_pid)
+    return _Wait("file", link or _("file descriptor {number}").format(number=number))
 
 
 def _describe_socket(each: TcpSocket, resources: _ProcessResources) -> _Wait:
     if each.is_listening:
-        return _Wait("socket", f"port {each.local_host_port.rpartition(':')[2]}")
+        return _Wait("socket", _("port {port}").format(port=each.local_host_port.rpartition(":")[2]))
     peer = resources.find_peer_pid(each)
-    who = f"which is {_name_process(peer)}" if peer else "a process that is not seen here"
-    return _Wait("socket", f"{each.remote_host_port}, {who}", peer)
+    who = _("which is {process}").format(process=_name_process(peer)) if peer else _("a process that is not seen here")
+    return _Wait("socket", join(", ", (each.remote_host_port, who)), peer)
 
 
 def _describe_file_lock(pid: int, thread: int, call: str, link: str, resources: _ProcessResources) -> _Wait:
     holders = resources.holders_by_waiting_pid
     if holder := holders.get(pid) or holders.get(thread):
-        return _Wait("lock", f"waits for a {call} lock on {link}, held by {_name_process(holder)}", holder)
-    return _wait_for_lock_opened_by(resources.list_other_holders(link, pid), f"a {call} lock on {link}")
+        text = _("waits for a {call} lock on {link}, held by {holder}")
+        return _Wait("lock", text.format(call=call, link=link, holder=_name_process(holder)), holder)
+    lock = _("a {call} lock on {link}").format(call=call, link=link)
+    return _wait_for_lock_opened_by(resources.list_other_holders(link, pid), lock)
 
 
 def _describe_futex(pid: int, address: int, resources: _ProcessResources) -> _Wait:
     path = _find_mapped_file(pid, address)
     if path.startswith(("/dev/shm/", "/tmp/")):  # noqa: S108 a semaphore or lock that processes share
         others = [p for p in resources.pids if p != pid and path in read_text_or_empty(f"/proc/{p}/maps")]
-        return _wait_for_lock_opened_by(others, f"the shared lock {path}")
-    return _Wait("futex", "waits for a lock or signal inside the process (futex)")
+        return _wait_for_lock_opened_by(others, _("the shared lock {path}").format(path=path))
+    return _Wait("futex", _("waits for a lock or signal inside the process (futex)"))
 
 
 def _wait_for_lock_opened_by(pids: list[int], lock: str) -> _Wait:
-    opened = f", which {_name_process(pids[0])} has open" if pids else ""
-    return _Wait("lock", f"waits for {lock}{opened}", pids[0] if len(pids) == 1 else 0)
+    opened = _(", which {process} has open").format(process=_name_process(pids[0])) if pids else ""
+    text = _("waits for {lock}{opened}").format(lock=lock, opened=opened)
+    return _Wait("lock", text, pids[0] if len(pids) == 1 else 0)
 
 
 def _describe_poll(pid: int, call: str, arguments: list[int], resources: _ProcessResources) -> _Wait:
@@ -423,14 +431,13 @@ def _describe_poll(pid: int, call: str, arguments: list[int], resources: _Proces
     listening = [thing.text for thing in things if thing.text.startswith("port ")]
     peers = [thing for thing in things if thing.kind in ("pipe", "socket") and thing.text not in listening]
     if len(peers) == 1:
-        return peers[0]._replace(text=f"waits for {peers[0].text}")
+        return peers[0]._replace(text=_("waits for {thing}").format(thing=peers[0].text))
     if not peers:
-        return (
-            _Wait("idle", f"waits for a client at {listening[0]}") if listening else _Wait("poll", f"waits in {call}")
-        )
-    more = f" and {len(peers) - _MOST_POLLED} more" if len(peers) > _MOST_POLLED else ""
-    shown = "; ".join(thing.text for thing in peers[:_MOST_POLLED])
-    return _Wait("poll", f"waits for one of {len(peers)}: {shown}{more}")
+        idle = _("waits for a client at {thing}").format(thing=listening[0]) if listening else ""
+        return _Wait("idle", idle) if idle else _Wait("poll", _("waits in {call}").format(call=call))
+    more = _(" and {count} more").format(count=len(peers) - _MOST_POLLED) if len(peers) > _MOST_POLLED else ""
+    shown = join("; ", (thing.text for thing in peers[:_MOST_POLLED]))
+    return _Wait("poll", _("waits for one of {count}: {shown}{more}").format(count=len(peers), shown=shown, more=more))
 
 
 def _name_process(pid: int) -> str:
@@ -442,9 +449,10 @@ def _name_process(pid: int) -> str:
 
 def _name_holders(pids: list[int]) -> str:
     if not pids:
-        return ", which no other process has open"
+        return _(", which no other process has open")
     names = ", ".join(map(_name_process, pids[:2]))
-    return f", which {names}{' and others have' if len(pids) > 2 else ' has' if len(pids) == 1 else ' have'} open too"
+    text = ngettext(", which {names} has open too", ", which {names} have open too", len(pids))
+    return (text if len(pids) < 3 else _(", which {names} and others have open too")).format(names=names)
 
 
 def _read_fd_link(pid: int, number: int) -> str:
