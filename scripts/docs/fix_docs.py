@@ -22,7 +22,7 @@ DEMANDS = Path(__file__).resolve().parents[2] / "docs/internal/demands.toml"
 CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 NO_FAMILY = "prevention"
-LONGEST_HEADING = 100
+LONGEST_HEADING = 120
 KINDS = {
     "package": "Installs",
     "env": "Sets",
