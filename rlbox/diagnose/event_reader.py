@@ -59,6 +59,8 @@ _SOURCE = re.compile(
 """A line of source, which a traceback that has lost its head quotes."""
 _NATIVE = re.compile(r"^\s*(?:frame #\d+:|Exception raised from \w+ at )")
 """A line of a native stack, as torch prints it behind what it says."""
+_NCCL_RESULT = re.compile(r"nccl[A-Z]\w+: ")
+"""NCCL's word for an error: torch prints it on a line of its own, and the reason below it."""
 _DUMPED = re.compile(r'^\s*(?:File "[^"\n]{1,400}", line \d+ in |(?:Current thread|Thread) 0x[0-9a-f]+)')
 """A line of the stacks that Python's fault handler prints."""
 _MUTED = re.compile(r"Exception ignored in|--- Logging error ---|^Call stack:$")
@@ -288,7 +290,8 @@ class EventReader:
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
-        return event.names_exception and parse_leading_exception_name(row.body) is None
+        is_explanation = _NCCL_RESULT.match(row.body) or parse_leading_exception_name(row.body) is None
+        return event.names_exception and bool(is_explanation)
 
     def _state(self, row: LogLine) -> None:
         panic, self._panic = self._panic, None

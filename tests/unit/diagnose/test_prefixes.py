@@ -123,3 +123,15 @@ def test_who_heard_of_it_is_a_victim() -> None:
 
 def test_roles_of_a_chain_all_have_a_name() -> None:
     assert {*ROLES} == {*get_args(CausalRole)} - {"noise"}
+
+
+def test_the_reason_below_an_error_of_nccl_is_read_without_a_traceback(tmp_path: Path) -> None:
+    log = tmp_path / "rank.log"
+    log.write_text(
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/c10d/NCCLUtils.cpp:94, unhandled cuda error\n"
+        "[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.\n"
+        "[rank1]: Last error:\n"
+        "[rank1]: Cuda failure 802 'system not yet initialized'\n"
+    )
+    found = diagnose_paths([log], CATALOGUE).as_json()
+    assert (found["first_fatal"]["line"], found["cause"]) == (1, "fabric-manager-down")
