@@ -43,7 +43,7 @@ def make_fetch_progress_item(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FetchResult:
+class FetchStats:
     """What a fetch did: counts and bytes of files; `by_mirror` has the bytes that came from each."""
 
     present: int = 0
@@ -63,7 +63,7 @@ def fetch_missing_artifacts(
     target: str = "TARGET",
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
     stall_s: float = 30.0,
-) -> FetchResult:
+) -> FetchStats:
     """Return when the store holds every one of `artifacts`, whole and verified.
 
     `on_progress` is called by several threads, one call at a time. `target` is the name that messages use.
@@ -88,7 +88,7 @@ def fetch_missing_artifacts(
         }
         raise _create_fetch_error(tries, target)
     fetched = sum(artifact.size for artifact in fetch.fetched)
-    return FetchResult(
+    return FetchStats(
         present=len(wanted) - len(fetch.fetched),
         present_bytes=sum(artifact.size for artifact in wanted) - fetched,
         fetched=len(fetch.fetched),
@@ -98,7 +98,7 @@ def fetch_missing_artifacts(
     )
 
 
-def fetch_and_report_missing(
+def fetch_missing_with_progress(
     app: App,
     files: Sequence[Artifact],
     store: ObjectStore,
@@ -107,14 +107,14 @@ def fetch_and_report_missing(
     *,
     probe_files: Sequence[Artifact] = (),
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
-) -> FetchResult:
+) -> FetchStats:
     """Fetch what the store lacks of `files`, and show it; errors are those of `fetch_missing_artifacts`.
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
     missing = [file.size for file in files if not store.is_present_and_intact(file.sha256, file.size)]
     if not missing:
-        return FetchResult(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
+        return FetchStats(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(
         _("fetching {count} files, {size}").format(count=len(missing), size=decimal_size_text(sum(missing)))
     )

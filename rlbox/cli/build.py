@@ -45,7 +45,7 @@ def build_image_unless_current(app: App, name: str, force: bool, **given: Any) -
     if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
         app.print_status(_("driver: {driver} or newer on the machine that runs it").format(driver=driver))
     conflict = require_consistent_stack_or_forced_conflict(app, name, force=force)
-    return build_unless_current_and_report(app, name, BuildOptions(**given, overridden_conflict_text=conflict))
+    return build_unless_current_and_report(app, name, BuildOptions(**given, forced_stack_conflict=conflict))
 
 
 @click.command("compile")

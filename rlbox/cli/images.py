@@ -202,7 +202,7 @@ def push_image_to_registry(app: App, name: str, destination: str, plain_http: bo
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
     return push_and_verify_image(
-        app, image, name, plan.tag, reference, plain_http=plain_http, overridden_conflict=forced
+        app, image, name, plan.tag, reference, plain_http=plain_http, forced_stack_conflict=forced
     )
 
 

@@ -44,7 +44,7 @@ from rlbox.run.data_disk import (
     load_run_secret_masker,
     require_named_store_or_exec_remotely,
 )
-from rlbox.run.history import clean_up_and_assess_each_removal
+from rlbox.run.history import clean_up_dead_runs_and_list_removal_candidates
 
 _GOING = ("starting", "running")
 _COLUMNS = {
@@ -115,7 +115,7 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     run_store = require_named_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
-    facts = clean_up_and_assess_each_removal(run_store, app, [run_dir])[0]
+    facts = clean_up_dead_runs_and_list_removal_candidates(run_store, app, [run_dir])[0]
     state = load_run_state_or_none(run_dir) if row["state"] != "unknown" else None
     stages = [{"name": stage.name, "state": stage.state} for stage in state.stages] if state else []
     source = load_source_toml_or_empty(run_dir)
@@ -177,7 +177,7 @@ def remove_ended_runs_after_confirmation(
     """
     run_store = require_named_store_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run_dir_or_latest(name) for name in names))
-    rows = mark_unfinished_runs_kept(clean_up_and_assess_each_removal(run_store, app, folders))
+    rows = mark_unfinished_runs_kept(clean_up_dead_runs_and_list_removal_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
         raise LockHeld(
             _("run {held} has not ended").format(held=held[0]),
@@ -209,7 +209,7 @@ def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target
         raise click.BadParameter(str(error), param_hint="'--older'") from error
     run_store = require_named_store_or_exec_remotely(app, target, data)
     rows = mark_latest_recent_and_unfinished_runs_kept(
-        clean_up_and_assess_each_removal(run_store, app, run_store.list_run_dirs_newest_first()),
+        clean_up_dead_runs_and_list_removal_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_unix_s=time.time() - older_s,
         remove_runs_with_checkpoints=checkpoints,
     )

@@ -23,7 +23,7 @@ from rlbox.app import App
 from rlbox.cluster.nodes import ExistingCluster, Node, open_context
 from rlbox.cluster.plan import ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RAY_DIRECTORY, RAY_TEMP, ask_in_stack
-from rlbox.cluster.status import NodeMonitor
+from rlbox.cluster.status import NodeFailureMonitor
 from rlbox.errors import Interrupted, NodeError, SpecError, TimedOut
 from rlbox.findings import Finding
 from rlbox.i18n import _, translate
@@ -116,7 +116,7 @@ def is_excluded_itself(path: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(path if "/" in pattern else name, pattern) for pattern in stripped)
 
 
-def measure_files_to_upload(directory: str | None, extra_excludes: Sequence[str]) -> dict[str, int]:
+def measure_upload_raise_if_too_large(directory: str | None, extra_excludes: Sequence[str]) -> dict[str, int]:
     if directory is None:
         return {}
     patterns, sizes = (*_EXCLUDED, *extra_excludes), dict[str, int]()
@@ -168,7 +168,10 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
 
     It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
     """
-    job_secrets, files = _find_secrets(app, options), measure_files_to_upload(options.folder, options.excludes)
+    job_secrets, files = (
+        _find_secrets(app, options),
+        measure_upload_raise_if_too_large(options.folder, options.excludes),
+    )
     id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
         cluster = context.require_own_cluster()
@@ -182,7 +185,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
         go_on = _("rlbox cluster logs {words} --job {id}, or rlbox cluster stop {words} {id}")
         go_on = go_on.format(words=options.target_and_options_text, id=id_)
         driver_log = LogReader(cluster, [head.name], [f"job-driver-{id_}.log"], _reveal(job_secrets))
-        with contextlib.closing(NodeMonitor(cluster)) as monitor:
+        with contextlib.closing(NodeFailureMonitor(cluster)) as monitor:
             try:
                 job = _follow(app, cluster.plan, head, id_, driver_log)
                 return job, monitor.stop_and_show_findings() if job.status == FAILED else ()
@@ -196,7 +199,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
     _find_secrets(app, options)
-    files = measure_files_to_upload(options.folder, options.excludes)
+    files = measure_upload_raise_if_too_large(options.folder, options.excludes)
     data = {"command": list(options.command), "files": files}
     with open_context(app, options) as context:
         with app.collecting_refusals_if_dry_run("cluster"):

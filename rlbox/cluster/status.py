@@ -115,7 +115,7 @@ class ClusterStatus:
         return "\n".join(map(translate, [head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures]))
 
 
-class Failure(NamedTuple):
+class NodeFailure(NamedTuple):
     """What happened to a node; `since` in seconds since 1970, 0 where nothing tells.
 
     `is_consequence`: it is what happens to a node when another one ends.
@@ -126,7 +126,7 @@ class Failure(NamedTuple):
     since: float = 0.0
 
 
-def sort_findings_marking_first_failure(failures: Iterable[Failure]) -> tuple[Finding, ...]:
+def sort_findings_marking_first_failure(failures: Iterable[NodeFailure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -139,12 +139,12 @@ def sort_findings_marking_first_failure(failures: Iterable[Failure]) -> tuple[Fi
     return tuple(findings)
 
 
-def explain_silence(node: str, error: str, attempts: Sequence[ConnectionAttempt]) -> Failure:
+def explain_silence(node: str, error: str, attempts: Sequence[ConnectionAttempt]) -> NodeFailure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
     for one in attempts:
         if not one.error or "refused" in one.error:
-            return Failure(make_finding("connection-cut", node, error, source=one.source), is_consequence=True)
-    return Failure(make_finding("host-gone" if attempts else "host-unknown-state", node, error))
+            return NodeFailure(make_finding("connection-cut", node, error, source=one.source), is_consequence=True)
+    return NodeFailure(make_finding("host-gone" if attempts else "host-unknown-state", node, error))
 
 
 def find_failure(
@@ -155,14 +155,14 @@ def find_failure(
     missing: str = "",
     is_restarted: bool = False,
     clock_offset_s: float = 0.0,
-) -> Failure | None:
+) -> NodeFailure | None:
     """Return what happened to a node that answers, by what its engine, its machine and Ray say: the first rule counts.
 
     `missing` is what Ray lacks of it. `is_restarted`: the machine was started after its Ray was; `clock_offset_s` are
     the seconds that its clock is ahead of this machine's.
     """
     if instance is None:
-        return Failure(make_finding("container-gone", node))
+        return NodeFailure(make_finding("container-gone", node))
     has_ended, inplace = not instance.has_not_ended, instance.is_inplace
     space = {"path": disk.path, "free": decimal_size_text(disk.free), "size": decimal_size_text(disk.size)}
     part, __, part_code = instance.first_ended_part_with_code.partition(" ")
@@ -183,7 +183,7 @@ def find_failure(
     finding = make_finding(text_id, node, seen, **space)
     exit_code = _("exit code {code}").format(code=instance.exit_code) if has_ended else ""
     finding = dataclasses.replace(finding, seen=join(", ", filter(None, (exit_code, finding.seen, at))))
-    return Failure(finding, finding.id in ("ray-ended", "cut-off"), since)
+    return NodeFailure(finding, finding.id in ("ray-ended", "cut-off"), since)
 
 
 def _parse_time_or_zero(text: str, clock_offset_s: float) -> float:
@@ -246,7 +246,7 @@ def _format_instance(one: RayInstance | None) -> str:
     return _(one.status) if one.has_not_ended else text.format(status=_(one.status), code=one.exit_code)
 
 
-def _list_failures(cluster: ExistingCluster, state: RayState) -> Iterator[Failure | None]:
+def _list_failures(cluster: ExistingCluster, state: RayState) -> Iterator[NodeFailure | None]:
     context, probe, plan, instances = cluster
     unreached = {one.where: join(": ", (one.title, one.seen)) for one in context.pool.unreached}
     missing = {plan.head.name: state.error} if state.error else find_member_faults(plan, state)
@@ -277,13 +277,13 @@ def _connect_from_others(pool: NodePool, plan: ClusterPlan, unreached: Sequence[
     return attempt_connections_from_nodes(pool, sources, endpoints) if endpoints else ()
 
 
-class NodeMonitor:
+class NodeFailureMonitor:
     """Says what happens to nodes as it does, each thing once, until it is closed: long before Ray reports it."""
 
     def __init__(self, cluster: ExistingCluster) -> None:
         self._cluster, self._context = cluster, cluster.context
         self._pool = cluster.context.pool.select_skipping_unconnected(cluster.instances)
-        self._failures: dict[str, Failure] = {}  # the first of each node: what happens to it later comes of that
+        self._failures: dict[str, NodeFailure] = {}  # the first of each node: what happens to it later comes of that
         self._shown: set[tuple[str, str]] = set()
         self.silent_nodes: set[str] = set()
         self._closed = threading.Event()
@@ -308,7 +308,7 @@ class NodeMonitor:
             self._failures.setdefault(failure.finding.where, failure)
         self._show([failure.finding for failure in failures])
 
-    def _find_failure(self, node: Node) -> Failure | None:
+    def _find_failure(self, node: Node) -> NodeFailure | None:
         known = self._cluster.instances[node.name]
         disk, instances = probe_instances(node, leave_out_containers=known.is_inplace, timeout_s=_ANSWER_S)
         instance = known if instances is None else next((one for one in instances if one.id == known.id), None)

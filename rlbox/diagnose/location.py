@@ -72,7 +72,7 @@ def find_missing_or_odd_ranks(texts: Iterable[str]) -> MissingRanks | None:
     for text in texts:
         if found := _ABSENT.search(text):
             return MissingRanks(tuple(int(rank) for rank in found.group(1).split(",")), "did not come to the barrier")
-        calls |= parse_calls_by_rank(text)
+        calls |= parse_collective_fingerprints_by_rank(text)
     kinds = Counter(calls.values()).most_common()
     if len(kinds) < 2 or kinds[0][1] == kinds[1][1]:
         return None
@@ -81,7 +81,7 @@ def find_missing_or_odd_ranks(texts: Iterable[str]) -> MissingRanks | None:
     return MissingRanks(odd, f"called {' '.join(own)}, where the others called {' '.join(most)}")
 
 
-def parse_calls_by_rank(text: str) -> dict[int, CollectiveCall]:
+def parse_collective_fingerprints_by_rank(text: str) -> dict[int, CollectiveCall]:
     return {int(rank): CollectiveCall(operation, shape) for rank, operation, shape in _PRINT.findall(text)}
 
 

@@ -21,7 +21,7 @@ from rlbox.diagnose.candidates import (
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import Event, is_traceback_from_logger
 from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_or_midnight_seconds
-from rlbox.diagnose.location import find_missing_or_odd_ranks, parse_calls_by_rank
+from rlbox.diagnose.location import find_missing_or_odd_ranks, parse_collective_fingerprints_by_rank
 from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_program_kinds_as_context, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
 
@@ -232,10 +232,18 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    named = find_missing_or_odd_ranks(one.text for one in candidates) if parse_calls_by_rank(chosen.text) else None
+    named = (
+        find_missing_or_odd_ranks(one.text for one in candidates)
+        if parse_collective_fingerprints_by_rank(chosen.text)
+        else None
+    )
     if named is None:
         return None
-    own = [one for one in candidates if one.event.log_line.rank in named.ranks and parse_calls_by_rank(one.text)]
+    own = [
+        one
+        for one in candidates
+        if one.event.log_line.rank in named.ranks and parse_collective_fingerprints_by_rank(one.text)
+    ]
     return _find_earliest(own) if own else None
 
 

@@ -49,7 +49,7 @@ class RayNode(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuInventory:
+class LocalAndRayGpus:
     """`visible_devices` is CUDA_VISIBLE_DEVICES, None where it is not set; `ray` is None where no head answers."""
 
     gpus: tuple[LocalGpu, ...]
@@ -64,7 +64,7 @@ class GpuInventory:
 
 
 def find_unmet_gpu_needs_or_busy_gpus(
-    inventory: GpuInventory, *, actor_gpus: int = 0, rollout_gpus: int = 0, total_gpus: int = 0
+    inventory: LocalAndRayGpus, *, actor_gpus: int = 0, rollout_gpus: int = 0, total_gpus: int = 0
 ) -> list[str]:
     """Return what is in the way of GPUs for training and generation, and of `total_gpus`, over all of Ray's nodes.
 
@@ -86,7 +86,7 @@ def find_unmet_gpu_needs_or_busy_gpus(
     return [*_check_local_gpus(inventory, wanted // nodes, -(-needed // nodes)), *problems]
 
 
-def _check_local_gpus(inventory: GpuInventory, wanted: int, needed: int) -> Iterator[str]:
+def _check_local_gpus(inventory: LocalAndRayGpus, wanted: int, needed: int) -> Iterator[str]:
     gpus, visible = inventory.gpus, inventory.visible_devices
     if not gpus:
         yield _("no GPU here: there is no driver, or it does not answer")
@@ -116,13 +116,13 @@ def _format_holders(gpu: LocalGpu) -> str:
     return holders or _("someone outside this container")
 
 
-def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard_url: str) -> GpuInventory:
+def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard_url: str) -> LocalAndRayGpus:
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
         nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard_url)))
     except NodeError as error:
-        return GpuInventory(gpus=gpus, visible_devices=visible, ray_error=error.what)
-    return GpuInventory(gpus=gpus, visible_devices=visible, ray=nodes)
+        return LocalAndRayGpus(gpus=gpus, visible_devices=visible, ray_error=error.what)
+    return LocalAndRayGpus(gpus=gpus, visible_devices=visible, ray=nodes)
 
 
 def probe_local_gpus() -> tuple[LocalGpu, ...]:
@@ -151,7 +151,7 @@ def _parse_node(node: Mapping[str, Any]) -> RayNode:
     return RayNode(str(node.get("nodeManagerAddress", "")), node.get("state") == "ALIVE", int(gpus))
 
 
-def format_gpu_inventory(inventory: GpuInventory, problems: Sequence[str]) -> str:
+def format_gpu_inventory(inventory: LocalAndRayGpus, problems: Sequence[str]) -> str:
     lines = []
     for gpu in inventory.gpus:
         state = translate(_("free") if gpu.is_memory_nearly_unused else _("held"))

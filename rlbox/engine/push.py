@@ -121,7 +121,7 @@ def push_and_verify_image(
     reference: ImageReference,
     *,
     plain_http: bool,
-    overridden_conflict: str = "",
+    forced_stack_conflict: str = "",
 ) -> int:
     """Push the image `tag`, verify that the registry has it, report, and return the exit code.
 
@@ -152,7 +152,7 @@ def push_and_verify_image(
         "layers": {"total": total, "pushed": len(pushed), "present": total - len(pushed)},
         "bytes": sum(pushed.values()),
         "exact": bool(find_manifest_digest_or_empty(image)),
-        **({"forced": overridden_conflict} if overridden_conflict else {}),
+        **({"forced": forced_stack_conflict} if forced_stack_conflict else {}),
     }
     app.output(facts, reference.format_name_with_digest(manifest.digest))
     app.print_next(f"docker pull {reference.format_name_with_digest(manifest.digest)}")

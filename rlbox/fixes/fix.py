@@ -131,7 +131,7 @@ class BakedLink(SpecModel):
     to: Text = Field(description="target of the link")
 
 
-class BakedRun(SpecModel):
+class BakedContainerLimits(SpecModel):
     """How containers are started: floors under the target's own `[run]`; sizes in GiB, 0 asks for nothing."""
 
     shm_gib: Annotated[float, Field(ge=0)] = Field(0.0, description="minimum size of /dev/shm, GiB; 0: no minimum")
@@ -175,7 +175,7 @@ class Bake(SpecModel):
     link: tuple[BakedLink, ...] = Field((), description="symbolic links to create in the image")
     hook: str = Field("", description="shell code that the container's entrypoint sources")
     aliases: tuple[tuple[EnvName, ...], ...] = Field((), description="groups of variable names for the same secret")
-    run: BakedRun = Field(BakedRun(), description="container limits that the fix needs")
+    run: BakedContainerLimits = Field(BakedContainerLimits(), description="container limits that the fix needs")
     ray: RayStartOptions = Field(RayStartOptions(), description="arguments for ray start")
     refuse: tuple[Refusal, ...] = Field((), description="conditions that reject a target")
     patch: tuple[FixPatch, ...] = Field((), description="diffs to apply to installed packages")

@@ -82,7 +82,7 @@ class GateEvents:
             state.state, state.seen = status, evidence[:_SEEN_LIMIT]
             self.revision += 1
 
-    def add_violation_unless_stopping(self, state: RuleState, violation: RuleViolation) -> None:
+    def record_first_violation_unless_stopping(self, state: RuleState, violation: RuleViolation) -> None:
         if self.is_stopping or state.state == "broken":
             return
         line = violation.line
@@ -176,7 +176,7 @@ class RequiredLineTracker:
             self._violate(too_many.format(count=self.state.count, most=self.rule.at_most), line)
 
     def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
-        self._events.add_violation_unless_stopping(
+        self._events.record_first_violation_unless_stopping(
             self.state, RuleViolation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
         )
 

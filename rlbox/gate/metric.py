@@ -57,7 +57,7 @@ class NanWatch:
         if self._count_by_writer[writer] == _NAN_LINES:
             problem = _("{name} is NaN in {count} lines").format(name=_NAN_RULE.name, count=_NAN_LINES)
             violation = RuleViolation(rule=_NAN_RULE, problem=problem, line=line)
-            self._events.add_violation_unless_stopping(self.state, violation)
+            self._events.record_first_violation_unless_stopping(self.state, violation)
 
 
 class MetricChecker:
@@ -186,7 +186,7 @@ class MetricChecker:
 
     def _fail(self, problem: str, line: Line | None = None) -> None:
         violation = RuleViolation(rule=self.rule, problem=join(" ", (self.rule.name, problem)), line=line)
-        self._events.add_violation_unless_stopping(self.state, violation)
+        self._events.record_first_violation_unless_stopping(self.state, violation)
 
     def _summary(self) -> str:
         if not self.state.count:

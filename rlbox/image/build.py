@@ -127,7 +127,7 @@ def _report(app: App, plan: ImagePlan, options: BuildOptions, image_id: str, sta
 
 
 def _forced(options: BuildOptions) -> dict[str, str]:
-    return {"forced": options.overridden_conflict_text} if options.overridden_conflict_text else {}
+    return {"forced": options.forced_stack_conflict} if options.forced_stack_conflict else {}
 
 
 def _check_engine(app: App, options: BuildOptions) -> None:

@@ -169,7 +169,7 @@ def _find_transient_failure_reason(client_output: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """What was asked of a build; `overridden_conflict_text` is the contradiction of its stack that `--force`
+    """What was asked of a build; `forced_stack_conflict` is the contradiction of its stack that `--force`
     overrides.
     """
 
@@ -178,7 +178,7 @@ class BuildOptions:
     hermetic: bool = False
     verify: bool = False
     sources_profile: str = ""
-    overridden_conflict_text: str = ""
+    forced_stack_conflict: str = ""
 
 
 _ATTEMPTS = 3

@@ -16,7 +16,7 @@ from packaging.utils import parse_wheel_filename
 
 from rlbox.amounts import align_rows, decimal_size_text, duration_text
 from rlbox.app import App
-from rlbox.artifacts.fetch import fetch_and_report_missing
+from rlbox.artifacts.fetch import fetch_missing_with_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.relock import write_and_report_lock
 from rlbox.artifacts.store_upkeep import record_fetched_lock
@@ -183,7 +183,7 @@ class _Compilation:
         record_fetched_lock(store, lock.target, app.project.own_or_shipped_lock_file(lock.target))
         files = list_compile_inputs(lock, self._row)
         profile = self._options.sources_profile or self._target.sources
-        fetch_and_report_missing(app, files, store, profile, self._target.name)
+        fetch_missing_with_progress(app, files, store, profile, self._target.name)
 
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""

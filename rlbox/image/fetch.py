@@ -9,7 +9,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.base_image import fetch_base_image_if_any, list_base_files_in_stored_manifests
 from rlbox.artifacts.fetch import (
-    fetch_and_report_missing,
+    fetch_missing_with_progress,
     format_group_sizes,
     measure_groups_and_total,
     refuse_missing_compiled_wheels,
@@ -110,7 +110,9 @@ class _TargetFetch:
         app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
         base = fetch_base_image_if_any(app, lock, store, self._profile) if self._has_base_image else ()
         self._record()
-        result = fetch_and_report_missing(app, self._files, store, self._profile, lock.target, jobs=self._options.jobs)
+        result = fetch_missing_with_progress(
+            app, self._files, store, self._profile, lock.target, jobs=self._options.jobs
+        )
         if export_dir:
             files = (*base, *self._files)
             app.print_status(

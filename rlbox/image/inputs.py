@@ -12,7 +12,7 @@ from rlbox.app import App
 from rlbox.artifacts.base_image import cache_oci_layout, fetch_base_image_if_any, list_next_missing_base_files
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
-    fetch_and_report_missing,
+    fetch_missing_with_progress,
     refuse_missing_compiled_wheels,
     require_disk_space,
 )
@@ -120,7 +120,7 @@ class BuildInputs:
             epoch=self._plan.epoch,
             labels={
                 BUILD_LABEL: compute_build_digest(list_hashed_context_entries(self._plan), self._plan.epoch),
-                **({FORCED_LABEL: options.overridden_conflict_text} if options.overridden_conflict_text else {}),
+                **({FORCED_LABEL: options.forced_stack_conflict} if options.forced_stack_conflict else {}),
             },
             step_env={},
             network_settings=self._site,
@@ -181,7 +181,7 @@ class BuildInputs:
         if missing := self._missing():
             self._refuse(missing)
             probe_files = list_install_artifacts(self._lock)
-            fetch_and_report_missing(app, missing, store, self._sources, plan.target, probe_files=probe_files)
+            fetch_missing_with_progress(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
         refuse_missing_compiled_wheels(missing, self._store, self._plan.target)

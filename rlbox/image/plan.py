@@ -482,7 +482,7 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
         loaded = load_target_with_fix_apt_packages(project, target_name)
-        patches = project.require_patch_files(target_name, loaded.target.patches_folder_files)
+        patches = project.require_patch_files(target_name, loaded.target.non_git_patch_file_names)
         return cls(
             target=loaded.target,
             lock=load_lock(project.own_or_shipped_lock_file(target_name)),

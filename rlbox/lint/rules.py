@@ -167,7 +167,7 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
     severity = hit.severity or severities.get(rule.judge_pinned_version(versions), rule.severity)
-    what = _fill(rule.what, hit.fields) + rule.format_version_ranges_or_empty(versions)
+    what = _fill(rule.what, hit.fields) + rule.format_supported_versions_or_empty(versions)
     (line, column), next_step = hit.position, _fill(rule.next, hit.fields)
     return LintFinding(
         file=document.name, line=line, column=column, rule=rule.id, severity=severity, what=what, next_step=next_step

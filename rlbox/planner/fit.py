@@ -320,7 +320,7 @@ class StageHours:
     measured: bool = False
 
 
-class HourlyPrice(NamedTuple):
+class TotalHourlyPrice(NamedTuple):
     """Dollars an hour between `low` and `high`; `basis` says whose they are."""
 
     low_usd: float
@@ -333,7 +333,7 @@ class HoursRange(NamedTuple):
     high: float
 
 
-def parse_price_range(text: str) -> HourlyPrice:
+def parse_price_range(text: str) -> TotalHourlyPrice:
     found = _PRICE.fullmatch(text)
     low, high = (float(found[1]), float(found[2] or found[1])) if found else (1.0, 0.0)
     if low > high:
@@ -341,12 +341,12 @@ def parse_price_range(text: str) -> HourlyPrice:
             _("invalid --price {text!r}").format(text=text),
             next_step=_("use dollars per hour: 1.60, or a range: 1.60-2.40"),
         )
-    return HourlyPrice(low, high, "--price")
+    return TotalHourlyPrice(low, high, "--price")
 
 
-def get_vast_max_price(target: Target) -> HourlyPrice | None:
+def get_vast_max_price(target: Target) -> TotalHourlyPrice | None:
     most = target.vast.max_price if target.hardware.platform == "vast" else 0.0
-    return HourlyPrice(most, most, _("the target's ceiling, disk included")) if most else None
+    return TotalHourlyPrice(most, most, _("the target's ceiling, disk included")) if most else None
 
 
 def estimate_stage_hours(
@@ -384,7 +384,7 @@ def sum_known_hours(hours: Sequence[StageHours]) -> HoursRange:
     return HoursRange(sum(row.low or 0.0 for row in hours), sum(row.high or 0.0 for row in hours))
 
 
-def budget_to_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> dict[str, Any]:
+def budget_to_json(hours: Sequence[StageHours], price: TotalHourlyPrice | None) -> dict[str, Any]:
     low, high = sum_known_hours(hours)
     rows = [asdict(row) for row in hours]
     cost = price and {"low": low * price.low_usd, "high": high * price.high_usd}
@@ -393,7 +393,7 @@ def budget_to_json(hours: Sequence[StageHours], price: HourlyPrice | None) -> di
     return {"hours": rows, "total": {"low": low, "high": high}, "complete": complete, "price": hourly, "cost": cost}
 
 
-def format_budget_lines(hours: Sequence[StageHours], price: HourlyPrice | None) -> list[str]:
+def format_budget_lines(hours: Sequence[StageHours], price: TotalHourlyPrice | None) -> list[str]:
     rows = [(_("stage"), _("hours"), _("source"))]
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     low, high = sum_known_hours(hours)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rlbox.app import App
-from rlbox.artifacts.fetch import create_missing_files_error, fetch_and_report_missing
+from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_with_progress
 from rlbox.artifacts.locator import load_profile_without_dead_mirrors
 from rlbox.artifacts.mirrors import plan_package_indexes
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -94,7 +94,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
         )
     site, profile = read_pip_and_proxy_settings(), _profile(prepared)
     if own := [file for file in files if file.kind in ("compiled", "http")]:
-        fetch_and_report_missing(app, own, store, profile, lock.target)
+        fetch_missing_with_progress(app, own, store, profile, lock.target)
     sources = plan_package_indexes(
         prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
     )
@@ -197,7 +197,9 @@ def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: Ap
     if "part" in plan.step_kinds:
         files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
         probe_files = list_install_artifacts(prepared.lock)
-        fetch_and_report_missing(app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files)
+        fetch_missing_with_progress(
+            app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files
+        )
     done = apply_plan_steps_skipping_unavailable_apt(plan, store, source, prepared.options, on_step)
     save_prefix(prepared.desired.target, prepared.desired.layout)
     return done

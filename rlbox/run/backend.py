@@ -113,7 +113,7 @@ def create_backend(place: str, options: RunOptions) -> Backend:
 
 def open_container_runtime(ref: ContainerRef) -> RuntimeHandle:
     _require_known(ref.backend or DEFAULT_PLACE)
-    runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").connect_to_run_container(ref)
+    runtime: RuntimeHandle = importlib.import_module("rlbox.run.docker").connect_to_engine_of_run_container(ref)
     return runtime
 
 

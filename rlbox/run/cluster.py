@@ -33,7 +33,7 @@ from rlbox.cluster.plan import (
     resolve_cluster_name,
 )
 from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
-from rlbox.cluster.status import NodeMonitor, find_status
+from rlbox.cluster.status import NodeFailureMonitor, find_status
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
@@ -247,7 +247,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
             env={**env, HEAD_VARIABLE: plan.name, "RLBOX_DATA": plan.head.data},
             terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         )
-        with contextlib.closing(NodeMonitor(cluster)) as monitor:
+        with contextlib.closing(NodeFailureMonitor(cluster)) as monitor:
             try:
                 engine = head.engine_url
                 tunnel = probe_engine_tunnel(engine, head.machine.engine_socket, head.run_shell)
@@ -261,7 +261,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
             return code
 
 
-def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monitor: NodeMonitor) -> None:
+def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monitor: NodeFailureMonitor) -> None:
     directory = _find_evidence_directory(head, run)
     if not directory:
         return

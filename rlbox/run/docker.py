@@ -116,7 +116,7 @@ def bytecode_dir_relative_to_data_disk(target: str, image_inspection: Mapping[st
     return Path("cache/bytecode", target, str(image_inspection.get("Id", "")).rpartition(":")[2][:16])
 
 
-def connect_to_run_container(ref: ContainerRef) -> RunContainer:
+def connect_to_engine_of_run_container(ref: ContainerRef) -> RunContainer:
     from rlbox.engine.docker import DockerEngine
 
     return RunContainer(engine=DockerEngine.connect(ref.engine_address), ref=ref)

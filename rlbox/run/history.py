@@ -18,7 +18,9 @@ from rlbox.run.data_disk import clean_up_dead_runs, locate_local_run_store
 _OF_NO_JOB = "?"
 
 
-def clean_up_and_assess_each_removal(run_store: RunStore, app: App, run_dirs: Iterable[Path]) -> list[RemovalCandidate]:
+def clean_up_dead_runs_and_list_removal_candidates(
+    run_store: RunStore, app: App, run_dirs: Iterable[Path]
+) -> list[RemovalCandidate]:
     found = clean_up_dead_runs(app, run_store)
     return [_facts(run_store, folder, found) for folder in run_dirs]
 

@@ -68,7 +68,7 @@ class _NodeProbe:
         return ""
 
 
-class NodeMonitor:
+class NodeConnectionMonitor:
     def __init__(self, run: str, cluster: RunCluster | None) -> None:
         self._run, self._cluster = run, cluster
         self._nodes = tuple(map(_NodeProbe, cluster.nodes if cluster else ()))
@@ -131,7 +131,7 @@ class StageContext:
     processes: RunProcesses
     interrupt: StopSignal
     grants: SecretGrants
-    nodes: NodeMonitor
+    nodes: NodeConnectionMonitor
     sampler: ResourceSampler
     retained: dict[str, RetainedService] = field(default_factory=dict)
 

@@ -25,7 +25,7 @@ from rlbox.supervise.causes import explain_failed_fix, explain_supervisor_bug
 from rlbox.supervise.evidence import StageFailure
 from rlbox.supervise.sampler import ResourceSampler
 from rlbox.supervise.stage import run_stage, stop_retained_services
-from rlbox.supervise.stage_context import NodeMonitor, StageContext
+from rlbox.supervise.stage_context import NodeConnectionMonitor, StageContext
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.system.safe_files import replace_file
@@ -63,7 +63,7 @@ def supervise_run(
         processes=processes,
         interrupt=interrupt,
         grants=grants,
-        nodes=NodeMonitor(plan.run_id, plan.cluster),
+        nodes=NodeConnectionMonitor(plan.run_id, plan.cluster),
         sampler=sampler,
     )
     journal.update_and_log_run("run", state="running", attempt=plan.attempt)

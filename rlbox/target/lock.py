@@ -210,7 +210,7 @@ def compute_lock_spec_checksum(target: Target, rlbox_requirements: tuple[str, ..
         "stack": [_stack_fields(group, target.hardware.arch) for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
-        "patches": [*target.patches_folder_files],
+        "patches": [*target.non_git_patch_file_names],
         "runtime": sorted(rlbox_requirements),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()

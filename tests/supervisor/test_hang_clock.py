@@ -21,7 +21,7 @@ from rlbox.record.state import create_run_state
 from rlbox.secrets.handover import SecretGrants
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.sampler import ResourceSampler
-from rlbox.supervise.stage_context import NodeMonitor, StageContext
+from rlbox.supervise.stage_context import NodeConnectionMonitor, StageContext
 from rlbox.system.counters import ActivitySample, ProcessUsage
 from rlbox.system.process_table import Process
 from rlbox.system.run_processes import RunProcesses, StopSignal
@@ -56,7 +56,7 @@ class Machine:
             processes=processes,
             interrupt=StopSignal(),
             grants=SecretGrants({}, ()),
-            nodes=NodeMonitor(plan.run_id, plan.cluster),
+            nodes=NodeConnectionMonitor(plan.run_id, plan.cluster),
             sampler=ResourceSampler(run_dir, processes.reap_orphans_and_list_pids_by_part, lambda: self.journal.state),
         )
         self.now_s, self.read_bytes = 1000.0, 0

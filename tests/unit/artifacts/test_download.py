@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mirror import Answer, FakeLocator, Mirror, Request, artifact_of, serving
 
-from rlbox.artifacts.fetch import FetchResult, fetch_missing_artifacts
+from rlbox.artifacts.fetch import FetchStats, fetch_missing_artifacts
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.system.progress import ProgressItem
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> ObjectStore:
     return ObjectStore(tmp_path / "store")
 
 
-def fetch(store: ObjectStore, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchResult:
+def fetch(store: ObjectStore, *files: Artifact, stall_s: float = 0.3, **bases: str) -> FetchStats:
     return fetch_missing_artifacts(files or (FILE,), FakeLocator(**bases), store, target="mine", stall_s=stall_s)
 
 

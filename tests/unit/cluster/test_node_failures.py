@@ -9,7 +9,7 @@ from clusterfacts import DISK
 
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ConnectionAttempt
-from rlbox.cluster.status import Failure, explain_silence, find_failure, sort_findings_marking_first_failure
+from rlbox.cluster.status import NodeFailure, explain_silence, find_failure, sort_findings_marking_first_failure
 from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -30,12 +30,12 @@ def way(said: str, port: int = 22) -> ConnectionAttempt:
     return ConnectionAttempt("a", "b", "10.0.0.2", port, said)
 
 
-def failure(node: str = "b", **changes: Any) -> Failure | None:
+def failure(node: str = "b", **changes: Any) -> NodeFailure | None:
     """Return what happened to a node that is sound but for the changes."""
     return find_failure(node, **{"instance": container(), "disk": DISK, **changes})
 
 
-def findings(*failures: Failure | None) -> tuple[Finding, ...]:
+def findings(*failures: NodeFailure | None) -> tuple[Finding, ...]:
     return sort_findings_marking_first_failure(filter(None, failures))
 
 

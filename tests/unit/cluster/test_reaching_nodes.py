@@ -17,7 +17,7 @@ from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import Node, NodePool, choose_addresses, is_inplace
-from rlbox.cluster.status import NodeMonitor
+from rlbox.cluster.status import NodeFailureMonitor
 from rlbox.errors import NodeError
 from rlbox.ssh.connection import explain_ssh_error
 from rlbox.target.target import ClusterNode
@@ -103,7 +103,7 @@ class Played:
         return ["/data", True, "", 10**9, 10**9, True], [list(sound._replace(**self.row))]
 
 
-Watched = tuple[dict[str, Played], NodeMonitor, "queue.Queue[str]"]
+Watched = tuple[dict[str, Played], NodeFailureMonitor, "queue.Queue[str]"]
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
     pool: Any = NodePool(nodes)  # type: ignore[arg-type]
     watching: Any = SimpleNamespace(pool=pool, app=SimpleNamespace(print_status=said.put))
     instances = {name: RayInstance(id=name, name="n", image="i", labels={}, status="running") for name in "ab"}
-    monitor = NodeMonitor(existing(watching, instances))
+    monitor = NodeFailureMonitor(existing(watching, instances))
     yield nodes, monitor, said
     monitor.close()
 

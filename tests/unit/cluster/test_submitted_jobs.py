@@ -14,7 +14,7 @@ from rlbox.cluster.jobs import (
     ClusterJob,
     LogReader,
     is_excluded_itself,
-    measure_files_to_upload,
+    measure_upload_raise_if_too_large,
     parse_leading_utc_time,
     timestamp_lines,
 )
@@ -43,10 +43,10 @@ def test_what_stays_here(path: str, pattern: str, out: bool) -> None:
 def test_what_is_too_large_names_its_largest_file(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as file:
         file.truncate(LARGEST_PACKAGE)
-    assert measure_files_to_upload(str(tmp_path), []) == {"data": LARGEST_PACKAGE}
+    assert measure_upload_raise_if_too_large(str(tmp_path), []) == {"data": LARGEST_PACKAGE}
     (tmp_path / "more").write_text("x")
     with pytest.raises(SpecError, match="the working directory has ") as caught:
-        measure_files_to_upload(str(tmp_path), [])
+        measure_upload_raise_if_too_large(str(tmp_path), [])
     assert str(caught.value.next_step).startswith("--exclude data;")
 
 
@@ -59,8 +59,8 @@ def test_files_of_a_directory_go_along(tmp_path: Path) -> None:
     (work / "link.py").symlink_to("pkg/run.py")
     (work / "lost").symlink_to("nowhere")
     (work / "big").write_text("1" * 100)
-    assert measure_files_to_upload(str(work), ["big"]) == {"link.py": 8, "pkg/run.py": 8}
-    assert measure_files_to_upload(None, []) == {}
+    assert measure_upload_raise_if_too_large(str(work), ["big"]) == {"link.py": 8, "pkg/run.py": 8}
+    assert measure_upload_raise_if_too_large(None, []) == {}
 
 
 @pytest.mark.parametrize(

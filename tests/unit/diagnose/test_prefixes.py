@@ -128,7 +128,7 @@ def test_roles_of_a_chain_all_have_a_name() -> None:
 def test_the_reason_below_an_error_of_nccl_is_read_without_a_traceback(tmp_path: Path) -> None:
     log = tmp_path / "rank.log"
     log.write_text(
-        "[rank1]: torch.distributed.DistBackendError: NCCL error in: /pytorch/c10d/NCCLUtils.cpp:94, unhandled cuda error\n"
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: /c10d/NCCLUtils.cpp:94, unhandled cuda error\n"
         "[rank1]: ncclUnhandledCudaError: Call to CUDA function failed.\n"
         "[rank1]: Last error:\n"
         "[rank1]: Cuda failure 802 'system not yet initialized'\n"

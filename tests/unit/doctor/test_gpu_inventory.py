@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rlbox.doctor.gpu_inventory import (
-    GpuInventory,
+    LocalAndRayGpus,
     LocalGpu,
     RayNode,
     find_unmet_gpu_needs_or_busy_gpus,
@@ -14,7 +14,7 @@ from rlbox.doctor.gpu_inventory import (
 
 GIB = 1 << 30
 FREE = tuple(LocalGpu(index=number, name="A800", used_bytes=GIB, total_bytes=80 * GIB) for number in range(8))
-EIGHT = GpuInventory(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
+EIGHT = LocalAndRayGpus(gpus=FREE, ray=(RayNode(address="10.0.0.1", alive=True, gpus=8),))
 
 
 def test_more_than_there_are() -> None:
@@ -31,7 +31,9 @@ def test_more_than_there_are() -> None:
 
 def test_a_gpu_that_someone_holds_is_named() -> None:
     held = replace(FREE[1], used_bytes=70 * GIB, holders={42: "ann: python serve.py"})
-    facts = GpuInventory(gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U")
+    facts = LocalAndRayGpus(
+        gpus=(FREE[0], held, replace(FREE[2], used_bytes=9 * GIB)), ray_error="no head answers at U"
+    )
     problems = find_unmet_gpu_needs_or_busy_gpus(facts, actor_gpus=1, rollout_gpus=1)
     assert problems == [
         "2 GPUs are needed here, 1 are free: GPU 1: pid 42 ann: python serve.py; GPU 2: someone outside this container"
@@ -59,7 +61,7 @@ def test_a_ray_that_counts_fewer() -> None:
 
 
 def test_a_machine_without_gpus() -> None:
-    none = GpuInventory(gpus=(), ray_error="no head answers at U")
+    none = LocalAndRayGpus(gpus=(), ray_error="no head answers at U")
     no_gpu = "no GPU here: there is no driver, or it does not answer"
     assert find_unmet_gpu_needs_or_busy_gpus(none) == [no_gpu]
     assert format_gpu_inventory(none, [no_gpu]) == f"wrong: {no_gpu}"

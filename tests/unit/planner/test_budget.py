@@ -10,9 +10,9 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
 from rlbox.planner.fit import (
-    HourlyPrice,
     StageHours,
     StageMeasurement,
+    TotalHourlyPrice,
     budget_to_json,
     estimate_stage_hours,
     format_budget_lines,
@@ -87,7 +87,7 @@ def test_unknown_stage_is_left_out_of_the_total() -> None:
 
 def test_price_of_a_rented_target_is_its_ceiling() -> None:
     ceiling = get_vast_max_price(load_target(PROJECT, "vast-5090").target)
-    assert ceiling == HourlyPrice(2.5, 2.5, "the target's ceiling, disk included")
+    assert ceiling == TotalHourlyPrice(2.5, 2.5, "the target's ceiling, disk included")
     assert get_vast_max_price(load_target(PROJECT, "hopper").target) is None
 
 
