@@ -111,7 +111,8 @@ def test_a_job_is_left_alone_and_then_stopped(hosts: Hosts, follow: Follow) -> N
     other = follow("cluster", "stop", "pair", "job-none")
     assert found[1] in other.choices()
     follow.instead(other, "job-none", found[1])
-    taken = follow("cluster", "submit", "pair", "-d", "--", PYTHON, "-c", "print('done')")
+    # one that ended before the command did would leave nothing to follow
+    taken = follow("cluster", "submit", "pair", "-d", "--", PYTHON, "-c", "import time; time.sleep(20); print('done')")
     assert follow.types(taken).code == 0
     far = follow("cluster", "submit", "pair", "--nodes", "node1", "--", "true")
     assert far.said.code == 5
