@@ -176,6 +176,7 @@ def test_what_cannot_be_judged_is_said(
     )
 
 
+@pytest.mark.slow
 def test_the_model_before_training_is_the_baseline(
     project: Path, sandbox: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
 from fakes import tree
 from launched import Site
 from supervised import wait_for
@@ -48,6 +49,7 @@ def test_what_would_be_taken_up(site: Site, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_and_one_that_was_killed(site: Site, tmp_path: Path) -> None:
     site.job(second=GOES_ON)
     run = site.detach()
@@ -75,6 +77,7 @@ def test_a_run_that_goes_on_and_one_that_was_killed(site: Site, tmp_path: Path) 
     assert site("run", "--resume", run).code == 0
 
 
+@pytest.mark.slow
 def test_run_of_another_user_and_machine_is_taken_up_as_the_callers_own(site: Site) -> None:
     site.job(second=FAILS_ONCE)
     assert site.run().code == 1

@@ -91,6 +91,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path / "run", silence_s=600.0, silence_stated=False)
 
 
+@pytest.mark.slow
 def test_half_an_hour_of_slow_loading(machine: Machine) -> None:
     machine.says("Loading checkpoint shards:   0%|          | 0/4 [00:00<?, ?it/s]")
     assert machine.lives(1800, read_bps=2 * MIB) is None

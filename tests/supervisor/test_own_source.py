@@ -83,6 +83,7 @@ def test_the_users_tree_is_what_runs(forks: Forks) -> None:
     assert f"+folder: {forks.root / 'fork'}" in differs.out
 
 
+@pytest.mark.slow
 def test_another_minor_version_is_refused_but_with_force(forks: Forks, follow: Follow) -> None:
     fork = forks.tree("fork", "fork", version="0.8.2")
     step = follow(*RUN, "--set", f"source={fork}")
@@ -113,6 +114,7 @@ def test_a_tree_that_changed_is_refused_on_resume(forks: Forks, follow: Follow) 
     assert entries[1]["changed_specs"] == ["spec/source.toml"]
 
 
+@pytest.mark.slow
 def test_another_tree_is_refused_on_resume(forks: Forks, follow: Follow) -> None:
     forks.job(fails=1)
     assert forks.run("--set", f"source={forks.tree('fork', 'fork')}").code == 1
@@ -123,6 +125,7 @@ def test_another_tree_is_refused_on_resume(forks: Forks, follow: Follow) -> None
     assert "loss of other fork" in forks.log()
 
 
+@pytest.mark.slow
 def test_an_unchanged_tree_is_resumed(forks: Forks) -> None:
     forks.job(fails=1)
     assert forks.run("--set", f"source={forks.tree('fork', 'fork')}").code == 1

@@ -24,6 +24,7 @@ def test_the_open_half(monkeypatch: pytest.MonkeyPatch) -> None:
     assert low == {}, wrong
 
 
+@pytest.mark.slow
 def test_no_order_of_two_nodes_changes_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample of `python tests/faultlab/interleavings.py`, which goes through 200 orders of each fault."""
     monkeypatch.setattr(sys, "path", [str(CHECKOUT / "tests/faultlab"), *sys.path])

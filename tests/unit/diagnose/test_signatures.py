@@ -108,7 +108,10 @@ def test_each_is_the_best_match_of_its_own_example() -> None:
     assert lost == []
 
 
-@pytest.mark.parametrize("before", ["", "INFO 09-19 10:02:11 [launcher.py:47] starting\nstep 1 loss 1.25\n"])
+@pytest.mark.parametrize(
+    "before",
+    ["", pytest.param("INFO 09-19 10:02:11 [launcher.py:47] starting\nstep 1 loss 1.25\n", marks=pytest.mark.slow)],
+)
 def test_each_error_is_diagnosed_by_its_own_fix(before: str, tmp_path: Path) -> None:
     catalogue = SignatureSet(one for one, _, _ in ROWS)
     path = tmp_path / "a.log"

@@ -177,6 +177,7 @@ def test_a_reference_is_placed_where_kl_counts() -> None:
     assert placed[0] - placed[1] == pytest.approx(2 * 32.8e9 / 16 / GIB)
 
 
+@pytest.mark.slow
 def test_the_nearest_setting_changes_as_little_as_it_can() -> None:
     room = Capacity(source_label="", nodes=2, gpus_per_node=8)
     asked = RunCommand(settings={"rollout_batch": "10"}, option_words=("--gpus", "all"))
