@@ -325,7 +325,7 @@ class Run(SpecModel):
     open: bool = Field(description="allow Ray without authentication, as --allow-unauthenticated")
 
 
-class DataDisk(SpecModel):
+class Disk(SpecModel):
     """The data disk: the only place that a stage writes to."""
 
     mount: AbsolutePath = Field(description="path of the data disk in the container")
@@ -379,7 +379,7 @@ class Target(SpecModel):
     env: dict[EnvName, SingleLine] = Field(description="environment variables of the image")
     build: Build = Field(description="settings of the image build")
     run: Run = Field(description="network and limits of containers")
-    disk: DataDisk = Field(description="the data disk that runs write to")
+    disk: Disk = Field(description="the data disk that runs write to")
     vast: Vast = Field(description="settings for renting on vast.ai; not part of the image")
     cluster: Cluster = Field(description="nodes and ports of a multi-node target; not part of the image")
 

@@ -13,7 +13,7 @@ from rlbox.foreign import parse_untrusted_toml
 from rlbox.job.job import Service, SourceTable, Stage
 
 PAGE = "".join((CHECKOUT / f"docs/{name}.md").read_text("utf-8") for name in ("jobs", "fork", "ports", "secrets"))
-EXAMPLE, SOURCE, LISTENS, PUBLISHES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE, SOURCE, LISTENS, PUBLISHES, SECRETS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 _, ENV = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -26,6 +26,12 @@ def test_the_examples_of_what_is_reached_have_keys_that_there_are(example: str) 
 
 def test_the_example_of_a_fork_has_keys_that_there_are() -> None:
     assert SourceTable.model_validate(parse_untrusted_toml(SOURCE)["source"]).package == "verl"
+
+
+def test_the_example_of_a_secret_names_it_twice() -> None:
+    table = parse_untrusted_toml(SECRETS)
+    assert table["secrets"] == table["stages"][0]["secrets"]
+    assert table["stages"][0].keys() <= Stage.model_fields.keys()
 
 
 @pytest.fixture

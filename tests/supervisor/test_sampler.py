@@ -26,7 +26,7 @@ def samples(run_dir: Path) -> list[ResourceSample]:
 def test_a_run_leaves_what_it_used(bench: Bench) -> None:
     port = free_port()
     bench.stage("train", python(SPIN), services=(service("server", port),))
-    bench.stage("rest", python("import time; time.sleep(1)"))
+    bench.stage("rest", python("import time; time.sleep(3)"))
     assert bench.run() == 0
     rows = samples(bench.run_dir)
     assert {"train", "rest"} <= {row.stage for row in rows}
