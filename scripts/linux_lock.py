@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlbox.foreign import parse_untrusted_toml
+from packaging.utils import parse_wheel_filename
 
-OTHER_PYTHONS = ("-cp38-", "-cp39-", "-pp3")
-"""Interpreters in names of wheels that pyproject.toml does not allow; abi3 wheels of old ones fit newer ones."""
+from rlbox.foreign import parse_untrusted_toml
 
 
 def format_requirement(package: dict[str, Any]) -> str:
@@ -27,8 +26,8 @@ def format_requirement(package: dict[str, Any]) -> str:
 
 def fits(wheel: str) -> bool:
     """Tell whether a wheel is for Linux on x86-64 with glibc, or for any machine."""
-    python_fits = "-abi3-" in wheel or not any(old in wheel for old in OTHER_PYTHONS)
-    return python_fits and (wheel.endswith("-any.whl") or ("manylinux" in wheel and "x86_64" in wheel))
+    platforms = {tag.platform for tag in parse_wheel_filename(wheel)[3]}
+    return any(one == "any" or (one.startswith("manylinux") and one.endswith("x86_64")) for one in platforms)
 
 
 def iter_lines(pylock: Path) -> Iterator[str]:

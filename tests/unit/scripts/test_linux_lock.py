@@ -13,7 +13,7 @@ from scripts import linux_lock
         ("py3-none-any", True),
         ("cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64", True),
         ("cp39-abi3-manylinux_2_28_x86_64", True),
-        ("cp39-cp39-manylinux_2_28_x86_64", False),
+        ("cp39-cp39-manylinux_2_28_x86_64", True),
         ("cp311-cp311-musllinux_1_2_x86_64", False),
         ("cp311-cp311-manylinux_2_28_aarch64", False),
         ("cp311-cp311-win_amd64", False),
