@@ -168,10 +168,8 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
 
     It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
     """
-    job_secrets, files = (
-        _find_secrets(app, options),
-        measure_upload_raise_if_too_large(options.folder, options.excludes),
-    )
+    job_secrets = _find_secrets(app, options)
+    files = measure_upload_raise_if_too_large(options.folder, options.excludes)
     id_ = f"job-{secrets.token_hex(4)}"
     with open_context(app, options) as context:
         cluster = context.require_own_cluster()

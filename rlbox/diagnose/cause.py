@@ -49,6 +49,7 @@ class Cause:
     messages: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        """Make the messages again of a cause that was read; of any other, note what makes them."""
         with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # of a damaged run.json
             for name, read in ((name, message_from_json(data)) for name, data in self.messages.items()):
                 if name in ("what", "next_step") and read == getattr(self, name):  # else it was replaced

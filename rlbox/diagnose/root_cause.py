@@ -232,18 +232,11 @@ def _is_elsewhere(candidate: Candidate, chosen: Candidate) -> bool:
 
 
 def _find_odd_rank_candidate(chosen: Candidate, candidates: list[Candidate]) -> Candidate | None:
-    named = (
-        find_missing_or_odd_ranks(one.text for one in candidates)
-        if parse_collective_fingerprints_by_rank(chosen.text)
-        else None
-    )
-    if named is None:
+    if not parse_collective_fingerprints_by_rank(chosen.text):
         return None
-    own = [
-        one
-        for one in candidates
-        if one.event.log_line.rank in named.ranks and parse_collective_fingerprints_by_rank(one.text)
-    ]
+    named = find_missing_or_odd_ranks(one.text for one in candidates)
+    odd = [one for one in candidates if named and one.event.log_line.rank in named.ranks]
+    own = [one for one in odd if parse_collective_fingerprints_by_rank(one.text)]
     return _find_earliest(own) if own else None
 
 

@@ -29,11 +29,8 @@ _SHOWN = 120
 def find_response_problem(probe: HttpProbe, status: int, text: str) -> ProblemOrEmpty:
     """Return what is wrong with an answer; one that says itself that it is an error is: servers send these with 200."""
     if status != probe.status:
-        return (
-            _("HTTP {status}, not {wanted}").format(status=status, wanted=probe.status)
-            if probe.status != 200
-            else f"HTTP {status}"
-        )
+        wanted = _("HTTP {status}, not {wanted}") if probe.status != 200 else _("HTTP {status}")
+        return wanted.format(status=status, wanted=probe.status)
     if probe.contains not in text:
         return _("HTTP {status} without {text!r}").format(status=status, text=probe.contains)
     try:

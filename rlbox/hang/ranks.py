@@ -129,11 +129,8 @@ def find_deadlock(sample: RankSample) -> Deadlock | None:
         deadlock = Deadlock(description=what, is_collective_seen=False)
     elif spinning and not sample.has_remote_ranks:  # they may wait for one that computes there
         idle = [rank for rank in ranks if rank.activity == "idle"]
-        missed = (
-            _("not called by {names}").format(names=_names(rank.rank for rank in idle))
-            if idle
-            else _("each in another one")
-        )
+        missed = _("not called by {names}") if idle else _("each in another one")
+        missed = missed.format(names=_names(rank.rank for rank in idle))
         deadlock = Deadlock(
             absent_pids=frozenset(rank.pid for rank in idle),
             description=_("{waiting} in a collective, {missed}").format(waiting=_waiting(spinning), missed=missed),

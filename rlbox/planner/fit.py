@@ -321,7 +321,7 @@ class StageHours:
 
 
 class TotalHourlyPrice(NamedTuple):
-    """Dollars an hour between `low` and `high`; `basis` says whose they are."""
+    """Dollars an hour, of all GPUs together; `basis` says whose they are."""
 
     low_usd: float
     high_usd: float

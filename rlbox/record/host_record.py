@@ -60,7 +60,8 @@ def mark_failed_if_container_contradicts(
         return state
     again = exit_info.kind == "again"
     if exit_info.exit_code == 0 and not again:
-        told = _("it says {state}, {container} ended with exit code 0").format(state=state.state, container=container)
+        told = _("it says {state}, {container} ended with exit code 0")
+        told = told.format(state=_(state.state), container=container)
         return state if state.state == "passed" else _contradicted(state, told, "")
     lines = exit_info.stderr_tail.splitlines()
     if again and lines.count(ATTEMPT_BEGUN_LINE) != 1:  # a start that was refused has said nothing of a stage
@@ -88,9 +89,10 @@ def mark_failed_if_outcome_differs(state: RunState, host_recorded_outcome: RunOu
     unknown = next((s.name for s in state.stages if s.state == "passed" and s.name not in kept.passed), "")
     if state.state == kept.state and not unknown and state.attempt == kept.attempt:
         return state
-    now = _("{state}, {stage} passed").format(state=state.state, stage=unknown) if unknown else state.state
+    now = _("{state}, {stage} passed") if unknown else _(state.state)
+    now = now.format(state=_(state.state), stage=unknown)
     told = _("it says {now} of attempt {attempt}, attempt {kept_attempt} had {kept}")
-    told = told.format(now=now, attempt=state.attempt, kept_attempt=kept.attempt, kept=kept.state)
+    told = told.format(now=now, attempt=state.attempt, kept_attempt=kept.attempt, kept=_(kept.state))
     return _contradicted(state, told, unknown)
 
 

@@ -223,7 +223,7 @@ def probe_machine_and_process_activity(
 ) -> ActivitySample:
     """Return the counters of the processes `pids` (those that are gone count nothing), the network and the GPUs.
 
-    `gpus`: ask their driver, which takes milliseconds where there is one. Measured without: 20 processes 1 ms of CPU.
+    `with_gpus`: ask their driver, which takes milliseconds. Measured without: 20 processes 1 ms of CPU.
     """
     received, sent, loopback = _probe_network()
     return ActivitySample(
