@@ -77,6 +77,9 @@ class Project:
             )
         return [folder / file for file in patch_file_names]
 
+    def is_shipped(self, path: Path) -> bool:
+        return path.is_relative_to(_shipped())
+
     def template_dirs(self) -> list[Path]:
         return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
 

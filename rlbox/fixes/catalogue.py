@@ -64,14 +64,15 @@ def load_fix_catalogue(project: Project) -> tuple[Fix, ...]:
     fixes = []
     for name, path in project.fix_files().items():
         shown = format_spec_path(path, project)
-        fixes.append(_fix(name, shown, read_utf8_text(path, shown)))
+        fixes.append(_fix(name, shown, read_utf8_text(path, shown), is_shipped=project.is_shipped(path)))
     return tuple(fixes)
 
 
 @functools.lru_cache(maxsize=1024)
-def _fix(name: str, shown: str, text: str) -> Fix:
+def _fix(name: str, shown: str, text: str, *, is_shipped: bool) -> Fix:
     """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
-    return validate_spec(Fix, {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}, shown)
+    data = {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}
+    return validate_spec(Fix, data, shown, is_shipped=is_shipped)
 
 
 def read_chinese_by_english_texts(fix_files: Iterable[Path]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
+from rlbox.config.toml_files import parse_toml
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fix_catalogue, load_target_with_fix_apt_packages
@@ -250,6 +251,12 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
         load_fix_catalogue(folder.project)
     assert message in caught.value.what
     assert "templates/fixes/mine.toml" in caught.value.what
+
+
+def test_the_patterns_of_every_shipped_fix_fit_their_examples() -> None:
+    """Commands do not check them again."""
+    for name, path in SHIPPED.fix_files().items():
+        validate_spec(Fix, {**parse_toml(path.read_text("utf-8"), path.name), "id": name}, path.name)
 
 
 def test_every_shipped_fix_is_proven_or_says_why_not() -> None:
