@@ -263,7 +263,9 @@ class EventReader:
         if event := make_traceback_event(trace):
             self._keep(event)
         elif trace.is_headless or trace.lines > 2 or is_log_end:
-            self._keep(replace(make_line_event(trace.head, POSSIBLE_FAILURE), last_number=trace.last))
+            known = (line for line in trace.other_lines if self._catalogue.has_match(line.body))
+            event = make_line_event(next(known, trace.head), POSSIBLE_FAILURE)
+            self._keep(replace(event, first_number=trace.first_number, last_number=trace.last))
 
     def _give_up(self, number: int) -> None:
         for writer, trace in list(self._open.items()):

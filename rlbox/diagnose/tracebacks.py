@@ -7,6 +7,7 @@ whose head or indent was lost on the way.
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,6 +78,8 @@ class TracebackParser:
         self.is_muted = False
         self.closed = False
         self.lines = 0
+        self.other_lines: deque[LogLine] = deque(maxlen=MAX_TAIL_LINES)
+        """The last lines above an exception's that are no frames: source, and what was written in between."""
         self._frames: list[StackFrame] = []
         self._link = ""
         self._indent = -1
@@ -171,6 +174,7 @@ class TracebackParser:
             return True
         if self._frames and not self._frames[-1].code:
             self._frames[-1].code = stripped
+        self.other_lines.append(row)
         if not self._frames and self.lines > 3 and row.has_prefix != self.head.has_prefix:
             return self._close()
         return True

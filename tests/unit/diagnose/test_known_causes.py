@@ -12,6 +12,7 @@ from rlbox.diagnose.first_fatal import (
     SIGNATURES_FILE,
     FirstFatalFinder,
     find_failure_signature_of_line,
+    find_first_fatal,
     read_run_signatures_or_empty,
 )
 from rlbox.diagnose.signatures import LogSignature
@@ -43,6 +44,17 @@ def test_the_reason_may_stand_beside_the_line(run_dir: Path) -> None:
         found = known_of(run_dir, *lines)
         assert found is not None
         assert found.fix == "lcudart-link"
+
+
+def test_a_known_line_in_a_traceback_without_its_exception_is_found(run_dir: Path) -> None:
+    log = run_dir / "train.log"
+    frame = 'File "/srv/slime/train.py", line 24, in train actor = create_training_models(args)'
+    head = "Timer train_wait start Traceback (most recent call last):"
+    log.write_text(f"{head}\n{frame}\nTorchMemorySaver observes invalid LD_PRELOAD.\n")
+    found = find_first_fatal(log, read_run_signatures_or_empty(run_dir))
+    assert found is not None
+    assert found.known is not None
+    assert found.known.fix == "memory-saver-without-hook"
 
 
 def test_what_nobody_knows_stays_unknown(run_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
