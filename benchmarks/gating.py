@@ -17,7 +17,7 @@ from rlbox.job.gate import ForbidRule
 from rlbox.job.job import load_job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, StagePlan, plan_run
+from rlbox.job.plan import ProcessPaths, StagePlan, plan_run
 from rlbox.system.tail import BLOCK
 
 SIZE, SMALL = 256 << 20, 8 << 20
@@ -78,7 +78,7 @@ def _log(place: Place) -> Path:
 
 def _gate() -> GateChecker:
     job = load_job(Project(folder=Path(__file__).parents[1]), "smoke")
-    paths = RunPaths(run="/r", job="/j", data="/d", python="python")
+    paths = ProcessPaths(run="/r", job="/j", data="/d", python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="b", place="here", target="local")
     more = tuple(ForbidRule(pattern=pattern) for pattern in PATTERNS)
     stages = plan.stages

@@ -90,8 +90,8 @@ def _own_render(place: Place) -> Callable[[], str]:
     """Return what renders the Dockerfile of `local`, with the fixes that apply to it."""
     from rlbox.config.project import Project
     from rlbox.fixes.catalogue import load_fix_catalogue
-    from rlbox.fixes.conditions import list_stack_package_versions_or_empty
-    from rlbox.fixes.render import select_and_render_fixes
+    from rlbox.fixes.conditions import map_packages_to_version_or_empty
+    from rlbox.fixes.render import render_fixes_or_raise_refusal
     from rlbox.image.plan import build_dockerfile_values, group_adjacent_layers_by_stage, plan_python_layers
     from rlbox.image.templates import render_template
     from rlbox.target.lock import load_lock
@@ -99,8 +99,8 @@ def _own_render(place: Place) -> Callable[[], str]:
 
     project = Project(folder=place.project)
     target, lock = load_target(project, "local").target, load_lock(project.own_or_shipped_lock_file("local"))
-    baked = select_and_render_fixes(
-        load_fix_catalogue(project), target, list_stack_package_versions_or_empty(target, lock)
+    baked = render_fixes_or_raise_refusal(
+        load_fix_catalogue(project), target, map_packages_to_version_or_empty(target, lock)
     )
     values = build_dockerfile_values(
         target, lock, group_adjacent_layers_by_stage(plan_python_layers(target, lock)), baked, ()

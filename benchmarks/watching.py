@@ -17,7 +17,7 @@ import psutil
 from benchmarks.pairs import Sample, Unusable
 from benchmarks.place import Place
 from rlbox.job.gate import ForbidRule
-from rlbox.job.plan import RunPaths, RunPlan, StagePlan
+from rlbox.job.plan import ProcessPaths, RunPlan, StagePlan
 
 SAMPLES, FEW = 40, 2
 POLL_S = 0.1
@@ -145,7 +145,7 @@ def bare_run(run_id: str, folder: Path, data: Path, stages: tuple[StagePlan, ...
         place="here",
         profile="",
         params={},
-        paths=RunPaths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
+        paths=ProcessPaths(run=str(folder), job=str(folder), data=str(data), python=sys.executable),
         env={},
         stages=stages,
     )

@@ -69,7 +69,7 @@ class EngineUnavailable(EngineError):
     """No engine answers, or none may be asked now: what it would say is not known."""
 
 
-class NodeError(RlboxError):
+class MachineError(RlboxError):
     """A machine is not fit for the plan: port taken, disk missing or full, GPU missing."""
 
     exit_code = 5

@@ -37,7 +37,7 @@ from rlbox.job.gate import MetricRule
 from rlbox.job.job import Job
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, StagePlan, plan_run
+from rlbox.job.plan import ProcessPaths, StagePlan, plan_run
 
 CASES: dict[str, dict[str, Any]] = load_toml(CHECKOUT / "tests/cases/gate.toml")
 KNOWN = list_rules_of_benign_prefixed_fixes(load_fix_catalogue(Project(folder=CHECKOUT)))
@@ -71,7 +71,7 @@ def plan_case(case: dict[str, Any], run: Path) -> StagePlan:
     parts = [{"name": name, "title": name, "command": ["x"], "ready": ready} for name in stage["services"]]
     job = {"name": "j", "title": "t", "target": "local", "services": parts, "stages": [stage]}
     spec = validate_spec(Job, job, "case")
-    paths = RunPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    paths = ProcessPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
     return plan_run(spec, resolve_params(spec, "", {}), paths, run_id="r", place="here", target="local").stages[0]
 
 
@@ -90,7 +90,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
         gate.ignore_failures_while_stopping()
         for log, text in case.get("stopped", {}).items():
             gate.feed(log, text.encode())
-        gate.close_logs_and_decide_lines()
+        gate.close_logs_and_decide_undecided_lines()
         gate.decide_waiting_rules()
         _look_at_files(case, run, stage, gate, before)
     return _verdict(gate)
@@ -108,7 +108,7 @@ def _feed(case: dict[str, Any], run: Path, gate: GateChecker, cut: Cut) -> None:
         if file and not file.get("old"):
             for part in cut(file["text"].encode()):
                 gate.feed(path, part)
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     gate.fail_late_rules(case.get("took_s", 0.0))
 
 

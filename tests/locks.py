@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedGroup, LockedPatch, Package
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedPatch, LockedPythonLayer, Package
 
 SECRET = "s3cr3t-token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,11 +32,13 @@ WHOLE = Lock(
             size=26296,
         ),
     ),
-    runtime=LockedGroup(name="runtime", packages=(CLICK, package("uv", "0.9.1", "2"))),
-    build=LockedGroup(name="build", packages=(package("setuptools", "80.9.0", "3"),)),
+    runtime=LockedPythonLayer(name="runtime", packages=(CLICK, package("uv", "0.9.1", "2"))),
+    build=LockedPythonLayer(name="build", packages=(package("setuptools", "80.9.0", "3"),)),
     groups=(
-        LockedGroup(name="torch", packages=(package("torch", "2.9.0+cu128", "4", 900 << 20, "torch-wheels/cu128"),)),
-        LockedGroup(name="tools", packages=(CLICK, package("Ruamel.yaml_clib", "0.2.12", "6"))),
+        LockedPythonLayer(
+            name="torch", packages=(package("torch", "2.9.0+cu128", "4", 900 << 20, "torch-wheels/cu128"),)
+        ),
+        LockedPythonLayer(name="tools", packages=(CLICK, package("Ruamel.yaml_clib", "0.2.12", "6"))),
     ),
     git=(
         GitTree(

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.diagnose.cause import Cause
 from rlbox.gate.line_rules import RuleState
-from rlbox.job.plan import RunPaths, RunPlan
+from rlbox.job.plan import ProcessPaths, RunPlan
 from rlbox.record.state import RunState, ServiceState, StageState, write_run_state
 from rlbox.secrets.masks import SecretMasker
 
@@ -209,7 +209,7 @@ def plan_of(run_id: str, job: str, **params: Any) -> dict[str, Any]:
     """Return the plan of a run without stages, as its directory holds it."""
     plan = RunPlan(
         run_id=run_id, job=job, target="a800-cn", place="docker", profile="", params=params,
-        paths=RunPaths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(),
+        paths=ProcessPaths(run="/r", job="/j", data="/d", python="/p"), env={}, stages=(),
     )  # fmt: skip
     return dict(plan.as_json())
 

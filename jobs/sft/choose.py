@@ -22,7 +22,7 @@ from rlbox.evaluation.files import (
 from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.result import ACCEPTED, EvaluationResult
 from rlbox.evaluation.scores import compute_paired_difference_of_common_problems
-from rlbox.evaluation.selection import check_regression, choice_to_json, choose_best_and_compare, format_choice
+from rlbox.evaluation.selection import choice_to_json, choose_best_and_compare, classify_regression, format_choice
 from sft import eval_config
 
 # What SFT is expected to bring over the baseline, in percentage points; 0: no regression.
@@ -50,7 +50,7 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
         if wanted:
             verdict = "ok" if gained >= wanted else "below" if high < wanted else "unsure"
         else:
-            verdict = {"worse": "below", "kept": "ok"}.get(check_regression(one, other).verdict, "unsure")
+            verdict = {"worse": "below", "kept": "ok"}.get(classify_regression(one, other).verdict, "unsure")
         asked = f"+{wanted:.0f} pp wanted" if wanted else "no regression wanted"
         found.append((verdict, f"{name} accepted@1: {gained:+.1f} pp ({low:+.1f} to {high:+.1f}), {asked}"))
     return found

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from rlbox.artifacts.base_image import extract_existing_image_files
 from rlbox.artifacts.mirrors import SHARED_ARCHIVES, map_suites_to_archive_names
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, WorkFailed, get_main_docs_url
+from rlbox.errors import MachineError, WorkFailed, get_main_docs_url
 from rlbox.i18n import _
 from rlbox.system.command import run_command_or_raise
 from rlbox.target.lock import Deb
@@ -137,7 +137,7 @@ def resolve_bootstrapped_base_debs(
 
     `url_by_apt_archive`: Archive (`debian`, `debian-security`) to address.
     `pinned_versions`: Package to the version that is kept while an archive still offers it.
-    Raises NodeError: this machine has no apt, not the archives' keyring, or no archive for a suite.
+    Raises MachineError: this machine has no apt, not the archives' keyring, or no archive for a suite.
     Raises WorkFailed: apt finds no solution, or an archive does not answer; its last lines are quoted.
     """
     lines, names = [], {}
@@ -208,7 +208,7 @@ def _require_keyring(archive: str) -> Path:
     keyring = Path(f"/usr/share/keyrings/{archive.partition('-')[0]}-archive-keyring.gpg")
     if shutil.which("apt-get") is None or not keyring.is_file():
         missing = "apt-get" if shutil.which("apt-get") is None else str(keyring)
-        raise NodeError(
+        raise MachineError(
             _("{missing} is missing, and the target's base is bootstrapped from apt").format(missing=missing),
             where="base.bootstrap",
             next_step=_("lock on a machine with apt and debian-archive-keyring (the lock is the same everywhere)"),
@@ -218,7 +218,7 @@ def _require_keyring(archive: str) -> Path:
 
 def _require_archive_url(archive: str, url_by_apt_archive: Mapping[str, str]) -> str:
     if archive not in url_by_apt_archive:
-        raise NodeError(
+        raise MachineError(
             _("no address of the archive {archive!r} is known here").format(archive=archive),
             where="base.suites",
             next_step=_("name one with an apt rule in a sources profile ({page})").format(

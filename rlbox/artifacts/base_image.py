@@ -12,19 +12,19 @@ from typing import IO, cast
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
-from rlbox.artifacts.mirrors import FileUrl, list_image_references_or_original
+from rlbox.artifacts.mirrors import FileOrPageUrl, list_image_references_or_original
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry, create_digest_mismatch_error
-from rlbox.errors import NodeError, RegistryError, RlboxError, WorkFailed
+from rlbox.errors import MachineError, RegistryError, RlboxError, WorkFailed
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.system.progress import show_progress
+from rlbox.system.progress import show_progress_or_lines
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 
@@ -47,7 +47,7 @@ def ensure_base_files_in_store(
     base_image: str,
     platform: str,
     store: ObjectStore,
-    image_urls: Iterable[FileUrl],
+    image_urls: Iterable[FileOrPageUrl],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
     on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
@@ -57,7 +57,7 @@ def ensure_base_files_in_store(
     `on_bytes` is told how much of a file is there, each time some came; `on_missing` of the files that are known to be
     missing, before they are fetched.
 
-    Raises NodeError: the store's disk has no room for them.
+    Raises MachineError: the store's disk has no room for them.
     Raises RegistryError: no place gives the image; each is named with why.
     """
     if not (missing := list_next_missing_base_files(store, base_image, platform)):
@@ -70,7 +70,7 @@ def ensure_base_files_in_store(
                 require_disk_space(store, missing)
                 _fetch_from(source.url, missing, store, ca_bundle, on_bytes)
             return list_base_files_in_stored_manifests(store, base_image, platform)
-        except NodeError:
+        except MachineError:
             raise
         except RlboxError as error:
             tries.append(f"\n  {source.mirror}: {error.what}")
@@ -83,12 +83,12 @@ def ensure_base_files_in_store(
 def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
-    if not store.is_present_and_intact(digest):
+    if not store.is_present_and_verified(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
         for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
-        if not store.is_present_and_intact(file.sha256, file.size)
+        if not store.is_present_and_verified(file.sha256, file.size)
     ]
 
 
@@ -131,7 +131,7 @@ def _fetch_from(
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
             with store.wait_for_partial(file.sha256) as partial:
-                if store.is_present_and_intact(file.sha256):
+                if store.is_present_and_verified(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
                     partial.truncate()
@@ -161,11 +161,11 @@ def resume_and_verify_blob_download(
     resumed = partial.size > 0
     if partial.size < file.size:
         registry.retry(append)
-    if partial.digest != file.sha256 and resumed:
+    if partial.digest_so_far != file.sha256 and resumed:
         partial.truncate()
         registry.retry(append)
-    if partial.digest != file.sha256:
-        found = partial.digest
+    if partial.digest_so_far != file.sha256:
+        found = partial.digest_so_far
         partial.truncate()
         raise create_digest_mismatch_error(f"{registry.host}/{repository}", f"sha256:{file.sha256}", f"sha256:{found}")
 
@@ -184,7 +184,7 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
                 )
             )
 
-    with show_progress(app) as show:
+    with show_progress_or_lines(app) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
             show(make_fetch_progress_item(file, "done" if done == file.size else "running", done))

@@ -13,10 +13,10 @@ from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page_files
 from rlbox.artifacts.mirrors import (
-    FileUrl,
+    FileOrPageUrl,
     MachineSourceSettings,
     is_same_unquoted_file_name,
-    list_file_urls,
+    iter_file_or_page_urls,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
     list_image_references_or_original,
@@ -58,7 +58,7 @@ class SourceUrl:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    file_url: FileUrl
+    file_url: FileOrPageUrl
     sample_artifact: Artifact | None = None
 
 
@@ -71,7 +71,7 @@ def list_remote_source_urls(
     """
     found = []
     for artifact in _samples(target, artifacts):
-        mine = tuple(list_file_urls(artifact, profile, machine))
+        mine = tuple(iter_file_or_page_urls(artifact, profile, machine))
         if not any(source.url.startswith("file:") and not source.page_at_url for source in mine):  # else it is local
             found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
     found += [
@@ -114,7 +114,7 @@ def _assumed(target: Target) -> Iterator[Artifact]:
             yield artifact("torch-wheels", _distribution_name(requirement), "", group.channel)
 
 
-def list_host_contacts(
+def list_possible_host_contacts(
     target: Target,
     artifacts: Sequence[Artifact],
     profile: Profile,
@@ -137,7 +137,7 @@ def list_host_contacts(
     return tuple(dict.fromkeys(found))
 
 
-def list_unclosed_hosts_by_phase(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
+def map_phases_to_contacted_hosts(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
     known = [one for one in contacts if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 

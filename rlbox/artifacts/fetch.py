@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import count_columns, decimal_size_text, pad_to_columns
+from rlbox.amounts import count_columns, decimal_size_text, pad_translated_to_columns
 from rlbox.app import App
 from rlbox.artifacts.download import AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
 from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
 from rlbox.artifacts.mirrors import MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.system.progress import ProgressItem, show_progress
+from rlbox.system.progress import ProgressItem, show_progress_or_lines
 from rlbox.target.artifact import Artifact
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
@@ -69,12 +69,12 @@ def fetch_missing_artifacts(
     `on_progress` is called by several threads, one call at a time. `target` is the name that messages use.
     After `stall_s` seconds without a byte a mirror counts as stalled.
 
-    Raises NodeError: the disk has no room for what is missing, or became full.
+    Raises MachineError: the disk has no room for what is missing, or became full.
     Raises WorkFailed: some files cannot be had: each is named, with every mirror and why.
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.is_present_and_intact(artifact.sha256, artifact.size)]
+    missing = [artifact for artifact in wanted if not store.is_present_and_verified(artifact.sha256, artifact.size)]
     refuse_missing_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
     fetch = _Fetch(url_finder, store, on_progress, read_pip_and_proxy_settings())
@@ -112,14 +112,14 @@ def fetch_missing_with_progress(
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     """
-    missing = [file.size for file in files if not store.is_present_and_intact(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.is_present_and_verified(file.sha256, file.size)]
     if not missing:
         return FetchStats(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(
         _("fetching {count} files, {size}").format(count=len(missing), size=decimal_size_text(sum(missing)))
     )
     locator = create_live_url_finder(app, sources_profile, probe_files or files)
-    with show_progress(app, total_bytes=sum(missing)) as on_progress:
+    with show_progress_or_lines(app, total_bytes=sum(missing)) as on_progress:
         return fetch_missing_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
 
@@ -181,7 +181,7 @@ class _Fetch:
                 self._stop.set()
 
     def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
-        if self._store.is_present_and_intact(artifact.sha256, artifact.size):
+        if self._store.is_present_and_verified(artifact.sha256, artifact.size):
             self._tell(artifact, "done", artifact.size)
             return
         self._tell(artifact, "running", partial.size)
@@ -241,9 +241,9 @@ def _count_missing_bytes(store: ObjectStore, artifacts: Sequence[Artifact]) -> i
     return sum(max(0, artifact.size - store.count_partial_bytes(artifact.sha256)) for artifact in missing)
 
 
-def _create_disk_full_error(store: ObjectStore, needed: int) -> NodeError:
+def _create_disk_full_error(store: ObjectStore, needed: int) -> MachineError:
     free = free_bytes_or_0(store.root)
-    return NodeError(
+    return MachineError(
         _("the store's disk is full: {needed} needed, {free} free").format(
             needed=decimal_size_text(needed), free=decimal_size_text(free)
         ),
@@ -322,17 +322,17 @@ def _measure(group: str, files: Sequence[Artifact], is_present: Callable[[str], 
     )
 
 
-def format_group_sizes(groups: Sequence[GroupSize]) -> str:
+def format_group_sizes(groups_and_total: Sequence[GroupSize]) -> str:
     rows = [tuple(map(translate, (_("group"), _("files"), _("size"), _("present"), _("missing"))))]
-    for row in groups:
+    for row in groups_and_total:
         sizes = (decimal_size_text(size) for size in (row.bytes, row.present_bytes, row.missing_bytes))
-        group = translate(_("total")) if row is groups[-1] else row.group
+        group = translate(_("total")) if row is groups_and_total[-1] else row.group
         rows.append((group, str(row.files), *sizes))
     widths = (6, 10, 10, 10)
     return "\n".join(
         " ".join(
             [
-                pad_to_columns(group, 16),
+                pad_translated_to_columns(group, 16),
                 *(" " * (w - count_columns(text)) + text for text, w in zip(rest, widths, strict=True)),
             ]
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from rlbox.artifacts.download import AllMirrorsFailedError, FailedAttempt
-from rlbox.artifacts.mirrors import FileUrl, MirrorName
+from rlbox.artifacts.mirrors import FileOrPageUrl, MirrorName
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
@@ -73,7 +73,9 @@ _STALL_S = 30
 _CHUNK = 1 << 20
 
 
-def hash_git_ref_tree(name: str, url: str, ref: str, clone_urls: Iterable[FileUrl], ca_bundle: str = "") -> GitTree:
+def hash_git_ref_tree(
+    name: str, url: str, ref: str, clone_urls: Iterable[FileOrPageUrl], ca_bundle: str = ""
+) -> GitTree:
     """Return what `ref` (branch, tag or commit) of `url` means now at the first of `clone_urls` that has it.
 
     Raises WorkFailed: no place has it, or its tree has submodules.
@@ -99,7 +101,7 @@ def hash_git_ref_tree(name: str, url: str, ref: str, clone_urls: Iterable[FileUr
 
 
 def fetch_and_commit_git_tree(
-    artifact: Artifact, clone_urls: Iterable[FileUrl], partial: PartialObject, ca_bundle: str
+    artifact: Artifact, clone_urls: Iterable[FileOrPageUrl], partial: PartialObject, ca_bundle: str
 ) -> MirrorName:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 
@@ -112,10 +114,10 @@ def fetch_and_commit_git_tree(
             with _fetched(place.url, wanted, ca_bundle) as (repository, commit):
                 for block in _read_tree_tar(repository, commit):
                     partial.write(block)
-            if partial.digest == artifact.sha256:
+            if partial.digest_so_far == artifact.sha256:
                 partial.commit()
                 return place.mirror
-            reason = _("another tree: sha256 {digest}…").format(digest=partial.digest[:12])
+            reason = _("another tree: sha256 {digest}…").format(digest=partial.digest_so_far[:12])
             tries.append(FailedAttempt(mirror=place.mirror, reason=reason))
         except (_NotThere, RlboxError) as error:
             tries.append(FailedAttempt(mirror=place.mirror, reason=mask_url_and_header_credentials(str(error))))

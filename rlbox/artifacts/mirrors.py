@@ -38,7 +38,7 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not list_find_links_wheel_files_of_group(replace(group, packages=(package,)), network_settings)
+        if not select_find_links_wheels_of_group(replace(group, packages=(package,)), network_settings)
     )
     pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
@@ -53,9 +53,7 @@ def plan_package_indexes(
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(
-        dict.fromkeys(
-            wheel for group in groups for wheel in list_find_links_wheel_files_of_group(group, network_settings)
-        )
+        dict.fromkeys(wheel for group in groups for wheel in select_find_links_wheels_of_group(group, network_settings))
     )
     return PackageIndexSettings(env=env, local_wheel_paths=wheels)
 
@@ -71,7 +69,7 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def list_find_links_wheel_files_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def select_find_links_wheels_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     pins = [requirement.partition("==") for requirement in group.packages]
     prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(
@@ -104,7 +102,7 @@ class MachineSourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileUrl:
+class FileOrPageUrl:
     """One place to look for a file.
 
     `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
@@ -118,7 +116,9 @@ class FileUrl:
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
 
 
-def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileUrl]:
+def iter_file_or_page_urls(
+    artifact: Artifact, profile: Profile, machine: MachineSourceSettings
+) -> Iterator[FileOrPageUrl]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the profile's rules.
@@ -133,7 +133,9 @@ def list_file_urls(artifact: Artifact, profile: Profile, machine: MachineSourceS
                 base = build_apt_url_or_empty(rule, artifact.origin, machine)
                 if base:
                     title = _("this machine's apt sources") if rule.protocol == "direct" else rule.display_name
-                    yield FileUrl(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
+                    yield FileOrPageUrl(
+                        mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
+                    )
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
         case "oci" | "git" | "compiled":
@@ -175,18 +177,18 @@ def map_suites_to_archive_names(base: Base) -> dict[str, str]:
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
-def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileUrl]:
+def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileOrPageUrl]:
     for folder, names in sorted(site.wheels_by_find_links_folder.items()):
         for name in names:
             if is_same_unquoted_file_name(name, artifact.file):
-                yield FileUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
+                yield FileOrPageUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
-def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileUrl]:
+def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileOrPageUrl]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
+            FileOrPageUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
@@ -196,9 +198,9 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
         else rule.url_without_trailing_slash
     )
     if rule.protocol == "flat":
-        yield FileUrl(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
+        yield FileOrPageUrl(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
     else:
-        yield FileUrl(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
+        yield FileOrPageUrl(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
 
 
 def _machine_indexes(
@@ -219,23 +221,23 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(FILE_URL_KINDS, url, profile)
 
 
-def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
     return _rewritten_places(("git",), url, profile)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileUrl, ...]:
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
     found = [
-        FileUrl(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
+        FileOrPageUrl(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
         for kind in kinds
         for rule in profile.rule
         if rule.kind == kind and url.startswith(rule.match)
     ]
-    return tuple(found) or (FileUrl(mirror="direct", url=url, named_by="target"),)
+    return tuple(found) or (FileOrPageUrl(mirror="direct", url=url, named_by="target"),)
 
 
 def _rewrite_url(rule: MirrorRule, url: str) -> str:
@@ -249,18 +251,18 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileUrl, ...]:
+def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
     for rule in profile.rules_or_machine_default_for("oci"):
         base = rule.url_without_trailing_slash.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(FileUrl(mirror="direct", url=image, named_by="target"))
+            found.append(FileOrPageUrl(mirror="direct", url=image, named_by="target"))
         elif rule.match in ("", wanted.host):
             name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
-            found.append(FileUrl(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (FileUrl(mirror="direct", url=image, named_by="target"),)
+            found.append(FileOrPageUrl(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (FileOrPageUrl(mirror="direct", url=image, named_by="target"),)
 
 
 def is_same_unquoted_file_name(url_name: str, file_name: str) -> bool:

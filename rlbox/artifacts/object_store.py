@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
 from rlbox.system.files import cache_path, compute_file_sha256, hardlink_or_make_readonly_copy
@@ -56,7 +56,7 @@ class PartialObject:
                 self._path.unlink(missing_ok=True)
 
     @property
-    def digest(self) -> str:
+    def digest_so_far(self) -> str:
         return self._sum.hexdigest()
 
     def write(self, data: bytes) -> None:
@@ -74,8 +74,8 @@ class PartialObject:
         self.size = 0
 
     def commit(self) -> None:
-        if self.digest != self._final.name:
-            raise ValueError(_("{digest} is not {final}").format(digest=self.digest, final=self._final.name))
+        if self.digest_so_far != self._final.name:
+            raise ValueError(_("{digest} is not {final}").format(digest=self.digest_so_far, final=self._final.name))
         os.fsync(self._file.fileno())
         self._final.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self._path, self._final)
@@ -110,7 +110,7 @@ class ObjectStore:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def is_present_and_intact(self, digest: str, size: int | None = None) -> bool:
+    def is_present_and_verified(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -167,10 +167,10 @@ class ObjectStore:
         with draft:
             yield draft
 
-    def add_file_if_sha256_matches(self, path: Path, expected_sha256: str) -> str:
+    def add_matching_file_return_sha256(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
-            if self.is_present_and_intact(expected_sha256):
+            if self.is_present_and_verified(expected_sha256):
                 return expected_sha256
             draft.truncate()
             return draft._commit_link_if_sha256_matches(path)
@@ -198,8 +198,8 @@ class ObjectStore:
         self.path(digest).unlink(missing_ok=True)
 
 
-def create_unwritable_store_error(root: Path, error: OSError) -> NodeError:
-    return NodeError(
+def create_unwritable_store_error(root: Path, error: OSError) -> MachineError:
+    return MachineError(
         _("the store cannot be written: {strerror}").format(strerror=error.strerror),
         where=str(root),
         next_step=_("name another with --store DIR or RLBOX_STORE"),

@@ -24,8 +24,8 @@ from rlbox.i18n import _
 from rlbox.system.command import run_command_or_raise
 from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error, retry
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.lock import Deb, Lock, LockedGroup, Package, compute_lock_spec_checksum
-from rlbox.target.target import Group, Target
+from rlbox.target.lock import Deb, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
+from rlbox.target.target import PythonLayerSpec, Target
 from rlbox.values import Command
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)(?:\s*;.*)?$")
@@ -158,10 +158,10 @@ def build_python_lock(
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
-        runtime=LockedGroup(name="runtime", packages=_sorted(own.values())),
-        build=LockedGroup(name="build", packages=_sorted(tools.values())),
+        runtime=LockedPythonLayer(name="runtime", packages=_sorted(own.values())),
+        build=LockedPythonLayer(name="build", packages=_sorted(tools.values())),
         groups=tuple(
-            LockedGroup(
+            LockedPythonLayer(
                 name=spec.name,
                 packages=_sorted((*(p for key, p in packages.items() if owner[key] == spec.name), *_wheels(spec))),
             )
@@ -170,7 +170,7 @@ def build_python_lock(
     )
 
 
-def _wheels(group: Group) -> Iterator[Package]:
+def _wheels(group: PythonLayerSpec) -> Iterator[Package]:
     for wheel in group.wheels:
         yield Package(
             name=wheel.distribution_name,

@@ -367,7 +367,7 @@ def resolve_or_keep_lock_unwritten(
     """
     own = _load_lock_if_readable(app, target.name)
     before = own or _inherited(app, target.name, lock_fallback_targets)
-    files = app.project.require_patch_files(target.name, target.non_git_patch_file_names)
+    files = app.project.require_patch_files(target.name, target.patches_folder_file_names)
     patches = {path.name: path.read_text("utf-8") for path in files}
     requirements = list_rlbox_base_requirements()
     if before and not resolve_even_if_unchanged and not (upgrade.all_packages or upgrade.packages):
@@ -380,7 +380,7 @@ def resolve_or_keep_lock_unwritten(
 
 
 def _hash_patches(target: Target, patch_texts: Mapping[str, str]) -> tuple[LockedPatch, ...]:
-    return tuple(make_locked_patch(file, patch_texts[file]) for file in target.non_git_patch_file_names)
+    return tuple(make_locked_patch(file, patch_texts[file]) for file in target.patches_folder_file_names)
 
 
 def _load_lock_if_readable(app: App, name: str) -> Lock | None:

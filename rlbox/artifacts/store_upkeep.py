@@ -37,7 +37,7 @@ class FetchedLock(NamedTuple):
 
 
 def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path) -> None:
-    """Write down that the store has files of a lock; `NodeError` when it cannot be written."""
+    """Write down that the store has files of a lock; `MachineError` when it cannot be written."""
     mark = hashlib.sha256(str(lock_path).encode()).hexdigest()[:8]
     text = json.dumps({"schema": _SCHEMA, "target": target, "lock": str(lock_path)}, ensure_ascii=False)
     try:

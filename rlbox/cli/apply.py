@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import pad_to_columns
+from rlbox.amounts import pad_translated_to_columns
 from rlbox.app import App
 from rlbox.cli.options import (
     confirm_unless_yes,
@@ -25,7 +25,7 @@ from rlbox.provision.apply import ApplyOptions
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import choose_apply_layout_from_options
 from rlbox.provision.plan import format_apply_plan_output, format_apply_result_output
-from rlbox.provision.provision import provision_target, run_doctor_fix_checks_in_layout, uninstall_applied_target
+from rlbox.provision.provision import provision_target, run_doctor_fix_checks_in_layout, uninstall_target_if_applied
 
 
 @click.command("apply")
@@ -135,13 +135,13 @@ def _warn_of_machine_paths(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    state, paths, notes = uninstall_applied_target(app, name, layout)
+    state, paths, notes = uninstall_target_if_applied(app, name, layout)
     count = len(paths)
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:
         would = ngettext("restore {count} path", "restore {count} paths", count).format(count=count)
         unchanged = _("change nothing: it is not installed here")
-        lines = [f"{pad_to_columns(_('remove'), 11)} {path}" for path in paths]
+        lines = [f"{pad_translated_to_columns(_('remove'), 11)} {path}" for path in paths]
         return app.print_dry_run(data, "\n".join(lines), would if paths else unchanged)
     text = ngettext("{target}  {state}: {count} path restored", "{target}  {state}: {count} paths restored", count)
     lines = [

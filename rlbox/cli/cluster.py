@@ -15,7 +15,7 @@ from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, iterate_log_lines,
 from rlbox.cluster.lifecycle import UpOptions, bring_up, dry_run_up, remove_cluster
 from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.status import examine_cluster, probe_cluster
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _, ngettext
 
 
@@ -92,7 +92,7 @@ def print_status(app: App, **given: Any) -> int:
     app.output(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
         app.print_next(f"rlbox cluster up {options.target_and_options_text}")
-    return 0 if cluster_status.healthy else NodeError.exit_code
+    return 0 if cluster_status.healthy else MachineError.exit_code
 
 
 @click.command("submit")
@@ -141,7 +141,7 @@ def submit_job(app: App, **given: Any) -> int:
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @pass_app_with_shared_options
-def print_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
+def print_merged_node_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
@@ -220,7 +220,7 @@ def check_nodes(app: App, paths: tuple[str, ...], prove: bool, **given: Any) -> 
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006
       rlbox cluster doctor cluster-2node --nodes gpu005,gpu006 --prove
     """
-    found = examine_cluster(app, ClusterOptions(**given), paths, work=prove)
+    found = examine_cluster(app, ClusterOptions(**given), paths, run_all_reduce=prove)
     status = found.status.as_json() if found.status else None
     data = {"findings": [one.as_json() for one in found.findings], "nodes": found.nodes, "status": status}
     data |= {"proof": found.proof.as_json() if found.proof else None}
@@ -245,5 +245,13 @@ def cluster() -> None:
     """
 
 
-for command in (start_cluster, print_status, submit_job, print_logs, stop_submitted_job, end_cluster, check_nodes):
+for command in (
+    start_cluster,
+    print_status,
+    submit_job,
+    print_merged_node_logs,
+    stop_submitted_job,
+    end_cluster,
+    check_nodes,
+):
     cluster.add_command(command)

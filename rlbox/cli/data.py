@@ -14,10 +14,10 @@ from rlbox.amounts import decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared_options, target_and_data_options
 from rlbox.doctor.data_check import check_training_data, write_first_rows
-from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_checkpoint_series, find_checkpoints_by_parent, format_checkpoint_series
 from rlbox.i18n import _, ngettext, translate
-from rlbox.run.data_disk import require_named_store_or_exec_remotely
+from rlbox.run.data_disk import locate_run_store_or_exec_remotely
 from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import show_byte_progress
 
@@ -93,7 +93,7 @@ def list_or_check_checkpoints(
       rlbox ckpt ls
       rlbox ckpt check /data/ckpts/holdem
     """
-    roots = [path.absolute() for path in paths] or [require_named_store_or_exec_remotely(app, target, data).data_dir]
+    roots = [path.absolute() for path in paths] or [locate_run_store_or_exec_remotely(app, target, data).data_dir]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(
             _("there is no such folder"),
@@ -173,7 +173,7 @@ def _require_free_memory(files: dict[Path, int], available: int) -> None:
     if (total := sum(files.values())) <= available:
         return
     first = next(iter(files))
-    raise NodeError(
+    raise MachineError(
         _("{size} do not stay in memory: the page cache can have {room} here").format(
             size=decimal_size_text(total), room=decimal_size_text(available)
         ),

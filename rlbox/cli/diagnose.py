@@ -18,7 +18,7 @@ from rlbox.diagnose.sources import LogSource, find_log_sources, require_run_log_
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.record.state import find_run_cause, load_run_state_or_none
-from rlbox.run.data_disk import require_named_store_or_exec_remotely
+from rlbox.run.data_disk import locate_run_store_or_exec_remotely
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -103,6 +103,6 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     sources = find_log_sources(paths)
     if not names:
         return sources, []
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     runs = [run_store.find_run_dir_or_latest(name) for name in names]
     return sources + [source for run in runs for source in require_run_log_sources(run)], runs

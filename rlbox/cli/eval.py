@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, utc_now
+from rlbox.amounts import align_translated_rows, utc_now
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, write_html_file_or_stdout
@@ -44,7 +44,7 @@ from rlbox.evaluation.model_server import (
     ModelServerError,
     build_serve_function,
     describe_own_engine_settings_and_env,
-    parse_name_value_setting,
+    split_name_value_setting,
 )
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, run_sandbox_and_yield_url
@@ -63,7 +63,7 @@ from rlbox.evaluation.suites import (
     load_suites_with_problems,
 )
 from rlbox.i18n import _, get_language, join, translate
-from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores_html
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_capped_scores_html
 from rlbox.run.data_disk import load_run_secret_masker
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 
@@ -182,7 +182,7 @@ def list_suites(app: App) -> None:
         )
         for suite in loaded
     ]
-    table = align_rows([(_("suite"), _("problems"), _("from"), _("what")), *rows])
+    table = align_translated_rows([(_("suite"), _("problems"), _("from"), _("what")), *rows])
     app.output({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
 
 
@@ -293,7 +293,7 @@ def evaluate_exports(
         text = "\n".join(translate(line.format(name=one.name, count=count, path=one.path)) for one in found)
         would = _("write results into {folder}").format(folder=out)
         return app.print_dry_run({"exports": rows, "answers": count, "out": str(out)}, text, would)
-    vllm_settings = dict(map(parse_name_value_setting, settings))
+    vllm_settings = dict(map(split_name_value_setting, settings))
     options = InferenceEngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
         evaluator = CheckpointEvaluator(
@@ -470,6 +470,6 @@ def write_scores_html_page(app: App, folder: Path, out: str | None) -> int:
     results = [result for __, result in found]
     problems = list(read_masked_answers(found, load_run_secret_masker(app, folder)))
     name = folder.resolve().name
-    html = render_scores_html(name, results, problems, made_at=utc_now())
+    html = render_capped_scores_html(name, results, problems, made_at=utc_now())
     data = {"results": [result.name for result in results], "problems": len(problems)}
     return write_html_file_or_stdout(app, html, out, f"{name}.html", data)

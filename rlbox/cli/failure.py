@@ -13,7 +13,7 @@ import click
 from rlbox import __version__
 from rlbox.app import DryRunOutcome, print_json_with_schema_version
 from rlbox.cli.help import translate_usage_message
-from rlbox.errors import ISSUES, NodeError, RlboxError, SpecError
+from rlbox.errors import ISSUES, MachineError, RlboxError, SpecError
 from rlbox.i18n import _, join, translate
 from rlbox.terminal import sanitize_for_terminal
 
@@ -119,13 +119,13 @@ def _convert_usage_error(error: click.UsageError, words: Sequence[str]) -> SpecE
     return SpecError(translate_usage_message(error), where=usage, next_step=f"{path} --help")
 
 
-def _convert_machine_error(error: OSError) -> NodeError:
+def _convert_machine_error(error: OSError) -> MachineError:
     try:
         sys.stdout.flush()
     except OSError:
         _discard_output()
     what = _("this machine refuses: {strerror}").format(strerror=error.strerror)
-    return NodeError(what, where=str(error.filename or ""), next_step=_NEXT_STEPS[error.errno or 0])
+    return MachineError(what, where=str(error.filename or ""), next_step=_NEXT_STEPS[error.errno or 0])
 
 
 def _discard_output() -> None:

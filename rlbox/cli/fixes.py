@@ -17,9 +17,9 @@ from rlbox.fixes.catalogue import (
     load_target_with_fix_apt_packages,
     select_fixes_with_all_words,
 )
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.fixes.view import (
     evaluate_fixes,
     fix_catalogue_to_json,
@@ -91,10 +91,10 @@ def _find(app: App, fixes: Sequence[Fix], text: str) -> None:
 def _explain(app: App, target_name: str) -> int:
     loaded = load_target_with_fix_apt_packages(app.project, target_name)
     lock = load_lock(app.project.own_or_shipped_lock_file(target_name))
-    versions = list_stack_package_versions_or_empty(loaded.target, lock)
+    versions = map_packages_to_version_or_empty(loaded.target, lock)
     refusal = None
     try:
-        select_and_render_fixes(loaded.all_fixes, loaded.target, versions)
+        render_fixes_or_raise_refusal(loaded.all_fixes, loaded.target, versions)
     except SpecError as error:
         refusal = error
     evaluations = evaluate_fixes(loaded.all_fixes, loaded.target, versions)

@@ -27,8 +27,8 @@ from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_and_verify_image
 from rlbox.engine.reference import parse_push_destination, parse_reference
 from rlbox.errors import EngineError, SpecError
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, translate
 from rlbox.image.forms import render_apptainer_definition, render_compose
 from rlbox.image.names import NO_PROJECT_TAG, format_rlbox_image_tag, map_archive_tag_or_keep_foreign, project_image_tag
@@ -249,8 +249,8 @@ def render_export(
     if image_reference_archive_or_empty and not image_reference_archive_or_empty.endswith(".tar"):
         parse_reference(image_reference_archive_or_empty)
     sources = ImageSources.load(app.project, target_name)
-    target, versions = sources.target, list_stack_package_versions_or_empty(sources.target, sources.lock)
-    container = build_container_defaults(target, select_and_render_fixes(sources.fixes, target, versions))
+    target, versions = sources.target, map_packages_to_version_or_empty(sources.target, sources.lock)
+    container = build_container_defaults(target, render_fixes_or_raise_refusal(sources.fixes, target, versions))
     if form == "apptainer":
         return render_apptainer_definition(target, container, sources.template_dirs, image_reference_archive_or_empty)
     tag = project_image_tag(app.project, target_name)

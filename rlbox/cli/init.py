@@ -18,7 +18,7 @@ from rlbox.cli.options import NON_NEGATIVE, dry_run_option, pass_app_with_shared
 from rlbox.config.project import Project
 from rlbox.config.schema import NAME_PATTERN, did_you_mean_hint
 from rlbox.config.toml_files import load_toml
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.i18n import _, join
 from rlbox.image.templates import render_template
@@ -72,7 +72,7 @@ def overwrite_project_file(project: Project, relative_path: str, content: str) -
     try:
         write_atomic(path, content)
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("{name} cannot be written: {strerror}").format(name=relative_path, strerror=error.strerror),
             where=str(path),
             next_step=_("make the project folder writable, or name another with --project DIR"),

@@ -17,7 +17,7 @@ from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.files import (
     load_pinned_versions_spec_over_lock,
-    load_target_by_spec_file_or_none,
+    load_spec_targets_or_none,
     read_texts_noting_problems,
 )
 from rlbox.lint.rules import LintFinding, lint_text
@@ -53,7 +53,7 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
     """
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = load_target_by_spec_file_or_none(app.project)
+    specs = load_spec_targets_or_none(app.project)
     own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
     target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
     problems: list[str] = []

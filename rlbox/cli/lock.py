@@ -10,20 +10,20 @@ from typing import Any, Literal
 
 import click
 
-from rlbox.amounts import align_rows, decimal_size_text
+from rlbox.amounts import align_translated_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.egress import (
     PHASES,
     HostContact,
-    list_host_contacts,
-    list_unclosed_hosts_by_phase,
+    list_possible_host_contacts,
+    map_phases_to_contacted_hosts,
     probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.locator import (
     format_probes,
     list_unavailable_source_kinds,
+    probe_file_mirrors,
     probe_machine_source_settings,
-    probe_mirrors,
 )
 from rlbox.artifacts.profile import Profile, load_implicitly_contacted_hosts, load_profile
 from rlbox.artifacts.python_lock import UpgradeRequest
@@ -45,8 +45,8 @@ from rlbox.cli.options import (
 from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, join, translate
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
@@ -197,11 +197,11 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     machine = probe_machine_source_settings(read_pip_and_proxy_settings())
     redirects = probe_redirect_and_listed_hosts_by_url(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
-    contacts = list_host_contacts(target, files, profile, hidden, machine, redirects)
+    contacts = list_possible_host_contacts(target, files, profile, hidden, machine, redirects)
     data = {
         "target": name,
         "sources": profile.name,
-        "hosts": list_unclosed_hosts_by_phase(contacts),
+        "hosts": map_phases_to_contacted_hosts(contacts),
         "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],
     }
     app.output(data, _format_contacts(contacts))
@@ -213,8 +213,8 @@ def load_target_with_fix_env_and_lock_artifacts(
     """Return a target with the environment that its fixes bake below its own, and the files of its lock."""
     fixed = load_target_with_fix_apt_packages(project, target_name)
     lock = load_lock(project.own_or_shipped_lock_file(target_name))
-    baked = select_and_render_fixes(
-        fixed.all_fixes, fixed.target, list_stack_package_versions_or_empty(fixed.target, lock)
+    baked = render_fixes_or_raise_refusal(
+        fixed.all_fixes, fixed.target, map_packages_to_version_or_empty(fixed.target, lock)
     )
     env = {**baked.build_env_including_inherited({}), **fixed.target.env}
     return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
@@ -238,7 +238,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
         rows.append((contact.host or "?", str(contact.kind), phases, declared, contact.why + mark))
     width = max((len(row[0]) for row in rows), default=0)
     lines = []
-    for line, contact in zip(align_rows(rows), contacts, strict=True):
+    for line, contact in zip(align_translated_rows(rows), contacts, strict=True):
         lines.append(line)
         if contact.rule and contact.declared == "hidden":
             lines.append(f"{'':{width}}    -> {translate(contact.rule)}")
@@ -285,7 +285,9 @@ def _list_mirrors(app: App, profile: Profile) -> int:
                 "state": _("expired {date}: read it up again").format(date=rule.expires) if is_expired else "",
             }
         )
-    lines = align_rows((row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows)
+    lines = align_translated_rows(
+        (row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows
+    )
     none = _("no rules: files come from wherever this machine's own clients are set to get them")
     text = join("\n", [join("", ("# ", _(profile.title))), *(lines or [none])])
     app.output({"sources": profile.name, "title": profile.title, "rules": rows}, text)
@@ -301,7 +303,7 @@ def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
             next_step=f"rlbox lock {target}",
         )
     machine = probe_machine_source_settings(read_pip_and_proxy_settings())
-    probes = probe_mirrors(profile, machine, list_install_artifacts(lock))
+    probes = probe_file_mirrors(profile, machine, list_install_artifacts(lock))
     dead = list_unavailable_source_kinds(probes)
     app.output(
         {"sources": profile.name, "probed": [asdict(probe) for probe in probes], "dead": dead}, format_probes(probes)

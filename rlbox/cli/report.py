@@ -16,12 +16,12 @@ from rlbox.cli.options import (
     target_and_data_options,
     write_html_file_or_stdout,
 )
-from rlbox.errors import NodeError, RlboxError
+from rlbox.errors import MachineError, RlboxError
 from rlbox.i18n import _, translate
 from rlbox.report.html import render_report_html
 from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
-from rlbox.run.data_disk import clean_up_dead_runs, load_run_secret_masker, require_named_store_or_exec_remotely
+from rlbox.run.data_disk import clean_up_dead_runs, load_run_secret_masker, locate_run_store_or_exec_remotely
 from rlbox.supervise.bundle import (
     build_summary_and_errors_by_name,
     require_writable_path_outside_run,
@@ -62,7 +62,7 @@ def _load_record(app: App, run_dir: Path) -> RunRecord:
 def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     clean_up_dead_runs(app, run_store)
     return run_dir
@@ -85,7 +85,7 @@ def serve_live_run_page_until_interrupted(app: App, name: str | None, port: int,
       rlbox watch
       rlbox watch smoke-20260101 --port 8300
     """
-    run_dir = require_named_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
+    run_dir = locate_run_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
 
     def page() -> str:
         return render_report_html(_load_record(app, run_dir), made_at=utc_now(), live=True)
@@ -93,7 +93,7 @@ def serve_live_run_page_until_interrupted(app: App, name: str | None, port: int,
     try:
         server = LivePageServer(run_dir, page, port)
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("cannot listen on the port: {strerror}").format(strerror=error.strerror),
             where=str(port),
             next_step=_("name another with --port"),
@@ -133,7 +133,7 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     try:
         clean_up_dead_runs(app, run_store)

@@ -26,7 +26,7 @@ from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins
 from rlbox.planner.fit import RunCommand, print_needs_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
-from rlbox.run.data_disk import clean_up_dead_runs, create_own_lock_owner, require_named_store_or_exec_remotely
+from rlbox.run.data_disk import clean_up_dead_runs, create_own_lock_owner, locate_run_store_or_exec_remotely
 from rlbox.run.history import load_passed_stage_times
 from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress_to_end, stop_or_kill_run
 from rlbox.run.start import resume_run, start_run
@@ -123,7 +123,7 @@ def follow_run_until_end(app: App, name: str | None, target: str, data: str | No
       rlbox attach
       rlbox attach smoke-20260101
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     clean_up_dead_runs(app, run_store)
     run_dir = run_store.find_run_dir_or_latest(name)
     plan = run_store.load_plan_preferring_host_record(run_dir)
@@ -151,7 +151,7 @@ def stop_run_and_kill_after_grace(app: App, name: str | None, grace: int, target
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     owner = reconciled.lock_owner
     going = [*reconciled.alive, *([owner.run] if owner and owner.run else [])]

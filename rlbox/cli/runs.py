@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, decimal_size_text, duration_text, zoned_iso_to_unix
+from rlbox.amounts import align_translated_rows, decimal_size_text, duration_text, zoned_iso_to_unix
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
@@ -42,7 +42,7 @@ from rlbox.run.data_disk import (
     clean_up_dead_runs,
     create_own_lock_owner,
     load_run_secret_masker,
-    require_named_store_or_exec_remotely,
+    locate_run_store_or_exec_remotely,
 )
 from rlbox.run.history import clean_up_dead_runs_and_list_removal_candidates
 
@@ -112,7 +112,7 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     Examples:
       rlbox runs show
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
     facts = clean_up_dead_runs_and_list_removal_candidates(run_store, app, [run_dir])[0]
@@ -127,9 +127,11 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     ]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
     pairs += [("source", describe_source_record(source))] if source else []
-    lines = [row["run"], *align_rows([(f"  {translate(_KEYS[key])}:", value) for key, value in pairs])]
+    lines = [row["run"], *align_translated_rows([(f"  {translate(_KEYS[key])}:", value) for key, value in pairs])]
     lines += [_("  note: {note}").format(note=_(note)) for note in row["notes"]]
-    lines += align_rows([(_("  stage {stage}").format(stage=one["name"]), _(one["state"])) for one in stages])
+    lines += align_translated_rows(
+        [(_("  stage {stage}").format(stage=one["name"]), _(one["state"])) for one in stages]
+    )
     lines += [_("  checkpoint {path}").format(path=path) for path in facts.checkpoint_paths]
     text = "\n".join(map(translate, lines))
     app.output({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, text)
@@ -150,7 +152,7 @@ def diff_two_runs(app: App, before: str, after: str, target: str, data: str | No
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     run_dirs = run_store.find_run_dir_or_latest(before), run_store.find_run_dir_or_latest(after)
     records = [load_run_record(path, load_run_secret_masker(app, path), max_points_per_series=0) for path in run_dirs]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
@@ -164,7 +166,7 @@ def diff_two_runs(app: App, before: str, after: str, target: str, data: str | No
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def remove_ended_runs_after_confirmation(
+def remove_runs_or_refuse_if_one_unfinished(
     app: App, names: tuple[str, ...], yes: bool, target: str, data: str | None
 ) -> int:
     """Remove runs that have ended, with their logs, results and checkpoints.
@@ -175,7 +177,7 @@ def remove_ended_runs_after_confirmation(
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
     """
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run_dir_or_latest(name) for name in names))
     rows = mark_unfinished_runs_kept(clean_up_dead_runs_and_list_removal_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
@@ -207,7 +209,7 @@ def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target
         older_s = float(parse_to_base_unit("duration", older)) if older else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--older'") from error
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     rows = mark_latest_recent_and_unfinished_runs_kept(
         clean_up_dead_runs_and_list_removal_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_unix_s=time.time() - older_s,
@@ -256,11 +258,11 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
 @pass_app_with_shared_options
 def list_runs(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
-    run_store = require_named_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_exec_remotely(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     cells = [[_(row[key]) if key in _TRANSLATED else row[key] for key in _COLUMNS] for row in rows]
-    table = align_rows([list(_COLUMNS.values()), *cells])
+    table = align_translated_rows([list(_COLUMNS.values()), *cells])
     app.output({"runs": rows}, "\n".join(table) if rows else _("no run yet"))
 
 
@@ -277,5 +279,5 @@ def runs_command_group() -> None:
     """
 
 
-for command in (list_runs, show_run, diff_two_runs, remove_ended_runs_after_confirmation, prune_runs):
+for command in (list_runs, show_run, diff_two_runs, remove_runs_or_refuse_if_one_unfinished, prune_runs):
     runs_command_group.add_command(command)

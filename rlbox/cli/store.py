@@ -21,7 +21,7 @@ from rlbox.cli.options import confirm_unless_yes, dry_run_option, pass_app_with_
 from rlbox.errors import EngineError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.image.prune import (
-    EngineImage,
+    NamedEngineImage,
     format_would_remove_lines,
     list_all_rlbox_images,
     sum_bytes_of_distinct_images,
@@ -137,7 +137,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
     return 0
 
 
-def _find_spare_images(app: App) -> list[EngineImage]:
+def _find_spare_images(app: App) -> list[NamedEngineImage]:
     """Return the images that can go; none, with a word, where no engine answers."""
     try:
         return [image for image in list_all_rlbox_images(app.project) if image.spare and not image.containers]

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import pad_to_columns
+from rlbox.amounts import pad_translated_to_columns
 from rlbox.app import App
 from rlbox.cli.init import SpecKind, create_spec_json_schema, overwrite_project_file
 from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_shared_options
@@ -28,7 +28,7 @@ from rlbox.job.params import format_declared_param_lines
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
-from rlbox.target.tested import describe_gpu_test_status
+from rlbox.target.tested import describe_gpu_test_if_has_gpus
 
 
 @click.command("targets")
@@ -62,7 +62,7 @@ def list_targets_and_jobs(app: App) -> int:
 def _test_status(app: App, name: str) -> str | None:
     """Return where a target's lock ran, or that it is untested; None for one without GPUs or that cannot be loaded."""
     try:
-        return describe_gpu_test_status(
+        return describe_gpu_test_if_has_gpus(
             load_target(app.project, name).target, load_lock(app.project.own_or_shipped_lock_file(name))
         )
     except SpecError:
@@ -70,7 +70,7 @@ def _test_status(app: App, name: str) -> str | None:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    kind = pad_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
+    kind = pad_translated_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
     status = f" ({translate(row['status'])})" if row["status"] else ""
     return f"{kind} {row['name'].ljust(width)}  {translate(row['title'] or row['problem'])}{status}"
 
@@ -177,7 +177,7 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     with app.collecting_refusals_if_dry_run("lock"):
         inputs = BuildInputs(app, plan, BuildOptions(hermetic=hermetic))
         if app.dry_run:
-            inputs.report_dry_run_and_plan_request()
+            inputs.record_dry_run_and_plan_request()
         else:
             inputs.fetch_and_write_context(folder)
 

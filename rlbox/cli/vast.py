@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_rows, decimal_size_text
+from rlbox.amounts import align_translated_rows, decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
@@ -25,7 +25,7 @@ from rlbox.cli.options import (
     target_profile_and_set_options,
     yes_option,
 )
-from rlbox.errors import Interrupted, NodeError, SpecError, WorkFailed
+from rlbox.errors import Interrupted, MachineError, SpecError, WorkFailed
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.job import load_job
@@ -50,13 +50,13 @@ from rlbox.vast.api import (
     wait_until_instance_runs,
 )
 from rlbox.vast.instance import (
-    RentedJob,
-    choose_download_directory,
+    JobUpload,
+    ensure_job_uploaded_and_run_started,
     keep_agent_from_stopping_instance,
     list_result_files,
     require_ssh_address,
+    reuse_or_choose_download_directory,
     start_agent_and_await_run_end,
-    upload_job_and_start_run,
     wait_for_onstart,
 )
 from rlbox.vast.offers import Offer, format_offer_table, make_offer_filter, require_fitting_offers
@@ -255,7 +255,7 @@ def list_rlbox_instances(app: App) -> None:
         for row in own
     ]
     head = ("id", _("label"), _("state"), _("$/h"), _("reached by"))
-    app.output({"instances": data}, "\n".join(align_rows([head, *rows])) if rows else _("no instance"))
+    app.output({"instances": data}, "\n".join(align_translated_rows([head, *rows])) if rows else _("no instance"))
 
 
 @vast.command("ssh", context_settings={"ignore_unknown_options": True})
@@ -339,7 +339,7 @@ def fetch_runs_and_checkpoints_from_instance(app: App, number: int, paths: tuple
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
     roots = [strip_disk_prefix_or_raise(path, disk) for path in paths]
-    home = choose_download_directory(number, folder)
+    home = reuse_or_choose_download_directory(number, folder)
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "--to")
     with SshConnection(require_ssh_address(instance)) as connection:
@@ -385,7 +385,7 @@ def _fetch_files(
 @yes_option
 @dry_run_option
 @pass_app_with_shared_options
-def destroy_fetched_instances_after_confirmation(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
+def destroy_instances_or_refuse_if_unfetched(app: App, ids: tuple[int, ...], unfetched: bool, yes: bool) -> int:
     """Destroy instances with everything on their disks; only those with a label of rlbox.
 
     Refused while any run or complete checkpoint on it has not been fetched: `vast fetch` first.
@@ -418,15 +418,15 @@ def destroy_fetched_instances_after_confirmation(app: App, ids: tuple[int, ...],
 def _require_fetched(app: App, instance: Instance) -> None:
     step = _("rlbox vast fetch {id}, or --unfetched to lose it").format(id=instance.id)
     if instance.status != "running":
-        raise NodeError(
+        raise MachineError(
             _("instance {id} is {status}: its disk cannot be checked").format(id=instance.id, status=instance.status),
             next_step=_("rlbox vast start {id}, {step}").format(id=instance.id, step=step),
         )
     with SshConnection(require_ssh_address(instance)) as connection:
         listing = list_result_files(connection, _load_disk_mount(app, instance))
-    if missing := choose_download_directory(instance.id).find_unverified(listing.files):
+    if missing := reuse_or_choose_download_directory(instance.id).find_unverified(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
-        raise NodeError(
+        raise MachineError(
             _("instance {id} has {count} files ({size}) not at home: {shown}").format(
                 id=instance.id, count=len(missing), size=decimal_size_text(total_bytes(missing)), shown=shown
             ),
@@ -508,7 +508,7 @@ def rent_instance_and_run_job(
     words = [word for profile in profiles for word in ("--profile", profile)]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [*(["--target", target] if target else []), *(["--force"] if force else [])]
-    rented = RentedJob(
+    rented = JobUpload(
         instance_id=number,
         job=RemoteJob(job=job, disk=loaded.disk.mount, words=tuple(words), then=then),
         uploads=local_uploads,
@@ -519,7 +519,7 @@ def rent_instance_and_run_job(
     return _run_rented_job(app, rented, detach=detach)
 
 
-def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
+def _run_rented_job(app: App, rented: JobUpload, *, detach: bool) -> int:
     """Do all that is to be done on a rented instance, over a connection that is made again when it breaks.
 
     Whatever cuts this, the instance is named, and the run goes on once it has started.
@@ -532,7 +532,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
         while True:
             with SshConnection(require_ssh_address(instance), rented.timeout_s) as connection:
                 try:
-                    run = run or upload_job_and_start_run(app, connection, rented)
+                    run = run or ensure_job_uploaded_and_run_started(app, connection, rented)
                     if detach:
                         ssh = instance.ssh_command
                         app.output({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
@@ -555,7 +555,7 @@ def _run_rented_job(app: App, rented: RentedJob, *, detach: bool) -> int:
         raise
 
 
-def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, run: str) -> int:
+def _follow_and_fetch(app: App, connection: SshConnection, rented: JobUpload, run: str) -> int:
     number, job = rented.instance_id, rented.job
     # after a stop of the instance it takes a while
     wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
@@ -566,7 +566,7 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: RentedJob, ru
     )
     end = start_agent_and_await_run_end(app, connection, job, run)
     with keep_agent_from_stopping_instance(connection, job):
-        home = choose_download_directory(number)
+        home = reuse_or_choose_download_directory(number)
         fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:
@@ -588,7 +588,7 @@ def _wait_again(app: App, number: int, timeout: float) -> Instance:
                 step = f"rlbox vast start {number}, rlbox vast fetch {number}"
                 raise WorkFailed(_("instance {number} was stopped").format(number=number), next_step=step)
             return _wait_for_instance(app, number, timeout, is_restart=True)
-        except NodeError as error:
+        except MachineError as error:
             if time.monotonic() >= end:
                 raise
             app.print_status(_("{what}; trying again").format(what=error.what))
@@ -610,7 +610,7 @@ def _parse_uploads(texts: Sequence[str]) -> list[tuple[Path, str]]:
 
 
 def _require_fit(app: App, job_name: str, command: RunCommand, target_name: str, *, force: bool) -> None:
-    """Raise `SpecError` when no run can be planned from the job, `NodeError` when it does not fit its target."""
+    """Raise `SpecError` when no run can be planned from the job, `MachineError` when it does not fit its target."""
     job = load_job(app.project, job_name)
     values = resolve_params(job, command.profiles, command.settings)
     require_matching_source_if_set(app, job, values, is_local_run=False, accept_other_version=False)

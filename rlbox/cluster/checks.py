@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from rlbox.amounts import GIB, align_rows, decimal_size_text, duration_text, gpu_gib_or_mib_text
+from rlbox.amounts import GIB, align_translated_rows, decimal_size_text, duration_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.cluster.node.facts import Gpu, NodeFacts
 from rlbox.cluster.nodes import ClusterContext, ClusterProbe
 from rlbox.cluster.plan import NODE_LABEL, STRIDE, ClusterMember, ClusterPlan, plan_of_labels
 from rlbox.cluster.runtime import ask_in_stack
 from rlbox.config.toml_files import load_toml
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.findings import LEVELS, Finding, Level, join_and_count_rest
 from rlbox.i18n import _, join
 
@@ -187,7 +187,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     for (level, title, seen, remedy), where in nodes.items():
         mark = (_(level),) if level != "error" else ()
         rows.append((join_and_count_rest(where), join(": ", filter(None, (*mark, title, seen))), remedy))
-    return "\n".join(align_rows(rows)) if len(rows) > 1 else ""
+    return "\n".join(align_translated_rows(rows)) if len(rows) > 1 else ""
 
 
 def print_findings_raise_if_errors(app: App, findings: Sequence[Finding], error_text: str) -> None:
@@ -196,7 +196,7 @@ def print_findings_raise_if_errors(app: App, findings: Sequence[Finding], error_
     errors = [one for one in findings if one.level == "error"]
     if errors:
         nodes = sorted({one.where.partition(":")[0] for one in errors})
-        raise NodeError(error_text.format(count=len(errors)), where=", ".join(nodes), next_step=errors[0].remedy)
+        raise MachineError(error_text.format(count=len(errors)), where=", ".join(nodes), next_step=errors[0].remedy)
 
 
 class AllReduceResult(NamedTuple):
@@ -244,7 +244,7 @@ class BurnInResult(NamedTuple):
 
     def all_reduce_table(self) -> str:
         rows = [(" - ".join(one.nodes), str(one.ranks), one.error or one.bandwidth_text) for one in self.all_reduces]
-        return "\n".join(align_rows([("all-reduce", _("ranks"), _("did")), *rows]))
+        return "\n".join(align_translated_rows([("all-reduce", _("ranks"), _("did")), *rows]))
 
 
 def run_all_reduce_checks(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:
@@ -279,7 +279,7 @@ def _all_reduce(
         node = context.pool.nodes[name]
         try:
             return ask_in_stack(node, plan, "reduce", rank=rank, world=world, device=device, host=host, port=port)
-        except NodeError as error:
+        except MachineError as error:
             return {"bytes_s": 0.0, "wrong": 0, "error": f"{name}: {error.what}"}
 
     with ThreadPoolExecutor(world) as pool:

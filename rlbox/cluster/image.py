@@ -30,11 +30,11 @@ from rlbox.engine.container import TARGET_LABEL
 from rlbox.engine.oci import Manifest
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_auth import read_docker_login
-from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.errors import EngineError, MachineError, SpecError
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
-from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress
+from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress_or_lines
 
 if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
@@ -80,7 +80,7 @@ def _pull(node: Node, name: str, target: str, tag: str) -> None:
             next_step=_("rlbox push {target} --to REF prints its name").format(target=target),
         )
     engine.tag_image(str(reference), parse_reference(tag))
-    engine.try_untag_image(str(reference))
+    engine.try_remove_image_by_tag(str(reference))
 
 
 # ---- the image of this machine
@@ -152,7 +152,9 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
+def ensure_image_hash_and_ids(
+    context: ClusterContext, plan: ClusterPlan, registry_name: str
+) -> tuple[str, dict[str, str]]:
     """Return the image once all nodes have the very same, and what each node's engine calls it.
 
     Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.
@@ -180,12 +182,12 @@ def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_n
     lacking = [name for name, found in images.items() if hash_layers_and_config(found) != identity]
     if local and lacking:
         others = pool.select_skipping_unconnected(lacking)
-        with _save_archive(context.app, local, tag) as archive, show_progress(context.app) as report:
+        with _save_archive(context.app, local, tag) as archive, show_progress_or_lines(context.app) as report:
             others.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
         images |= others.map(lambda node: node.engine().find_image(tag))
     for name, found in images.items():
         if hash_layers_and_config(found) != identity:
-            raise NodeError(
+            raise MachineError(
                 _("node {link} has another image than was sent").format(link=name),
                 where=name,
                 next_step=_("the same command again"),

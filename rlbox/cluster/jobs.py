@@ -24,7 +24,7 @@ from rlbox.cluster.nodes import ExistingCluster, Node, open_context
 from rlbox.cluster.plan import ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RAY_DIRECTORY, RAY_TEMP, ask_in_stack
 from rlbox.cluster.status import NodeFailureMonitor
-from rlbox.errors import Interrupted, NodeError, SpecError, TimedOut
+from rlbox.errors import Interrupted, MachineError, SpecError, TimedOut
 from rlbox.findings import Finding
 from rlbox.i18n import _, translate
 from rlbox.secrets.lookup import find_secrets
@@ -84,7 +84,7 @@ def call_ray_jobs_api(
     return tuple(ClusterJob(**job) for job in row["jobs"])
 
 
-def query_job(head: Node, plan: ClusterPlan, id_: str, call: str = "list") -> ClusterJob:
+def call_and_require_job(head: Node, plan: ClusterPlan, id_: str, call: str = "list") -> ClusterJob:
     jobs = call_ray_jobs_api(head, plan, call, id_)
     if job := next((job for job in jobs if job.id == id_), None):
         return job
@@ -97,11 +97,11 @@ def stop_job(app: App, options: ClusterOptions, id_: str) -> tuple[ClusterJob, b
     with open_context(app, options) as context:
         cluster = context.require_own_cluster()
         head = cluster.require_running_head()
-        job = query_job(head, cluster.plan, id_)
+        job = call_and_require_job(head, cluster.plan, id_)
         if job.has_ended:
             return job, False
         for call in ("stop", "wait", "wait", "wait"):
-            if (job := query_job(head, cluster.plan, id_, call)).has_ended:
+            if (job := call_and_require_job(head, cluster.plan, id_, call)).has_ended:
                 return job, True
         raise TimedOut(_("job {id} has not ended, a minute after Ray was asked to stop it").format(id=id_))
 
@@ -166,7 +166,7 @@ class SubmitOptions(ClusterOptions):
 def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob, tuple[Finding, ...]]:
     """Submit a job; return how it ended, or with `detach` that it was taken, and what happened to nodes if it failed.
 
-    It goes on where the connection breaks (`NodeError`) or at Ctrl-C (`Interrupted`).
+    It goes on where the connection breaks (`MachineError`) or at Ctrl-C (`Interrupted`).
     """
     job_secrets = _find_secrets(app, options)
     files = measure_upload_raise_if_too_large(options.folder, options.excludes)
@@ -179,7 +179,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
         _send_job(cluster, options, files, job_secrets, id_)
         app.print_status(_("job {id} of cluster {cluster}").format(id=id_, cluster=cluster.plan.name))
         if options.detach:
-            return query_job(head, cluster.plan, id_), ()
+            return call_and_require_job(head, cluster.plan, id_), ()
         go_on = _("rlbox cluster logs {words} --job {id}, or rlbox cluster stop {words} {id}")
         go_on = go_on.format(words=options.target_and_options_text, id=id_)
         driver_log = LogReader(cluster, [head.name], [f"job-driver-{id_}.log"], _reveal(job_secrets))
@@ -189,10 +189,10 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
                 return job, monitor.stop_and_show_findings() if job.status == FAILED else ()
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
-            except NodeError as error:
+            except MachineError as error:
                 why = monitor.stop_show_and_explain(error)
                 what = _("job {id} is no longer followed: {what}").format(id=id_, what=why)
-                raise NodeError(what, where=error.where, next_step=go_on) from error
+                raise MachineError(what, where=error.where, next_step=go_on) from error
 
 
 def dry_run_submit(app: App, options: SubmitOptions) -> int:
@@ -251,7 +251,7 @@ def _send_job(
     inside = f"{disk}/{working_dir}" if options.folder else ""
     try:
         call_ray_jobs_api(head, plan, "submit", id_, entrypoint=command, working_dir=inside)
-    except NodeError:
+    except MachineError:
         head.run_shell(f"rm -f {shlex.quote(f'{data}/{secrets_file}')}")
         raise
 
@@ -265,7 +265,7 @@ def _follow(app: App, plan: ClusterPlan, head: Node, id_: str, driver_log: LogRe
     ended = threading.Event()
 
     def show() -> None:
-        with contextlib.suppress(NodeError):  # the next question about the job says so
+        with contextlib.suppress(MachineError):  # the next question about the job says so
             has_ended = False
             while not has_ended:
                 has_ended = ended.wait(_POLL_S)
@@ -275,7 +275,7 @@ def _follow(app: App, plan: ClusterPlan, head: Node, id_: str, driver_log: LogRe
 
     reader = threading.Thread(target=show, name=id_, daemon=True)
     reader.start()
-    while not (job := query_job(head, plan, id_, "wait")).has_ended:
+    while not (job := call_and_require_job(head, plan, id_, "wait")).has_ended:
         pass
     ended.set()
     reader.join()
@@ -337,7 +337,7 @@ class LogReader:
         def ask(node: Node) -> Any:
             directory = f"{node.spec.data}/{plan.directory_relative_to_disk(node.name)}/{RAY_DIRECTORY}"
             return node.call(
-                "read_ray_logs",
+                "tail_ray_logs",
                 ray_directory=RAY_TEMP if instances[node.name].is_inplace else directory,
                 patterns=self._patterns,
                 offsets=self._offsets[node.name],
@@ -357,7 +357,7 @@ def iterate_log_lines(
 ) -> Iterator[LogLine]:
     """Yield the last `lines` (None: all) of all nodes that answer, of one `job` where it is named.
 
-    With `follow_until_interrupted` it ends by Ctrl-C alone, or with a `NodeError` as the connection to a node breaks.
+    With `follow_until_interrupted` it ends by Ctrl-C alone, or by `MachineError` as the connection to a node breaks.
     """
     with open_context(app, options) as context:
         for text in context.pool.format_unreached():
@@ -370,13 +370,13 @@ def iterate_log_lines(
             while follow_until_interrupted:
                 time.sleep(_POLL_S)
                 yield from reader.read()
-        except NodeError as error:
-            raise NodeError(error.what, next_step=_("the same command again: the cluster lives on")) from error
+        except MachineError as error:
+            raise MachineError(error.what, next_step=_("the same command again: the cluster lives on")) from error
 
 
 def _choose_patterns(cluster: ExistingCluster, job: str) -> tuple[str, ...]:
     if not job:
         return _RAY_LOGS
-    found = query_job(cluster.require_running_head(), cluster.plan, job)
+    found = call_and_require_job(cluster.require_running_head(), cluster.plan, job)
     workers = (f"worker-*-{found.ray_job_id}-*.out", f"worker-*-{found.ray_job_id}-*.err") if found.ray_job_id else ()
     return (f"job-driver-{found.id}.log", *workers)

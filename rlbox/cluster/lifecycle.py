@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.checks import BurnInResult, check_nodes, print_findings_raise_if_errors, run_all_reduce_checks
-from rlbox.cluster.image import ensure_image_on_nodes
+from rlbox.cluster.image import ensure_image_hash_and_ids
 from rlbox.cluster.jobs import call_ray_jobs_api
 from rlbox.cluster.node.facts import NodeFacts, RayInstance
 from rlbox.cluster.nodes import (
@@ -45,7 +45,7 @@ from rlbox.cluster.runtime import (
     RayState,
     find_member_faults,
     has_tokens,
-    query_ray_nodes,
+    query_ray_nodes_or_error,
     read_log_tail,
     start_ray,
     stop_and_remove_ray,
@@ -54,7 +54,7 @@ from rlbox.cluster.status import ClusterStatus, find_status
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.engine.reference import parse_reference
-from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError, TimedOut
+from rlbox.errors import LockHeld, MachineError, RlboxError, SpecError, TimedOut
 from rlbox.findings import join_and_count_rest
 from rlbox.i18n import _, translate
 from rlbox.system.identity import get_user_name_or_uid
@@ -97,12 +97,12 @@ def bring_up(app: App, options: UpOptions) -> UpResult:
             plan, state, names = _plan_repair(cluster)
             if names:
                 app.print_status(_("starting again on {nodes}").format(nodes=", ".join(names)))
-                __, images = ensure_image_on_nodes(context, plan, options.image)
+                __, images = ensure_image_hash_and_ids(context, plan, options.image)
         else:
             probe = _complete_probe(context, probe, options)
             _require_tokens(context)
             plan, state, names = _plan_cluster(context, probe), RayState(), list(probe.facts)
-            identity, images = ensure_image_on_nodes(context, plan, options.image)
+            identity, images = ensure_image_hash_and_ids(context, plan, options.image)
             plan = replace(plan, image_digest=identity)
         with _undone_on_error(context, plan, names, is_new=cluster is None):
             if names:
@@ -151,10 +151,10 @@ def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOpt
 
 
 def _require_tokens(context: ClusterContext) -> None:
-    if not has_tokens(context.ray_version):
+    if not has_tokens(context.ray_version_or_empty):
         raise SpecError(
             _("Ray {ray} accepts commands from any client: tokens came with 2.52").format(
-                ray=context.ray_version or "?"
+                ray=context.ray_version_or_empty or "?"
             ),
             where=f"images/{context.options.target}/target.toml: stack",
             next_step=_("ray>=2.52 in the target"),
@@ -170,14 +170,14 @@ def _plan_repair(cluster: ExistingCluster) -> tuple[ClusterPlan, RayState, list[
     head = plan.head
     now, then = list(probe.facts), [member.name for member in plan.members]
     if set(now) != set(then):
-        raise NodeError(
+        raise MachineError(
             _("cluster {plan} runs on {then}, not on {now}").format(
                 plan=plan.name, then=", ".join(then), now=", ".join(now)
             ),
             next_step=_("--nodes {then}; or another --name; or rlbox cluster down first").format(then=",".join(then)),
         )
     until = time.monotonic() + _HEAD_S  # a killed `up` may have started it a moment ago
-    while (state := query_ray_nodes(context.pool.nodes[head.name], plan)).error and time.monotonic() < until:
+    while (state := query_ray_nodes_or_error(context.pool.nodes[head.name], plan)).error and time.monotonic() < until:
         if not cluster.was_found_running_on(head.name):
             break
         time.sleep(_POLL_S)
@@ -215,7 +215,7 @@ def _plan_cluster(context: ClusterContext, probe: ClusterProbe) -> ClusterPlan:
         name=context.name,
         target=context.options.target,
         image_digest="",
-        ray=context.ray_version,
+        ray=context.ray_version_or_empty,
         members=tuple(members),
         ports=cast("PortPlan", probe.ports),
         maker=f"{get_user_name_or_uid()}@{socket.gethostname()}",
@@ -240,7 +240,7 @@ def _undone_on_error(
             stop_and_remove_ray(node, one)
         if is_new:
             paths = [plan.directory_relative_to_disk(node.name)]
-            node.call("kill_and_remove_clusters", disk=node.spec.data, paths=paths)
+            node.call("kill_clusters_list_removed", disk=node.spec.data, paths=paths)
 
     try:
         yield
@@ -276,7 +276,7 @@ def _start_members(
 ) -> None:
     """Start Ray on nodes, the head before the others, and wait until it has every node and GPU of the plan.
 
-    `NodeError` quotes the last lines of a Ray that ended meanwhile; `TimedOut` names the nodes that are missing still.
+    `MachineError` quotes the last lines of a Ray that ended meanwhile; `TimedOut` names the nodes still missing.
     """
     reported, until = time.monotonic(), time.monotonic() + options.limit_s
     head = context.pool.nodes[plan.head.name]
@@ -284,7 +284,7 @@ def _start_members(
     _start(context, plan, [name for name in names if name == head.name], images)
     while True:
         time.sleep(_POLL_S)
-        state = query_ray_nodes(head, plan)
+        state = query_ray_nodes_or_error(head, plan)
         # a worker gives up that asks before Ray has the head itself, which takes long on a busy machine
         if waiting and (head.name not in names or state.find_alive_node(head.name)):
             _start(context, plan, waiting, images)
@@ -310,7 +310,7 @@ def _start(context: ClusterContext, plan: ClusterPlan, names: Sequence[str], ima
     pool, limits = context.pool.select_skipping_unconnected(names), context.image.container
     __, errors = pool.try_map(lambda node: start_ray(node, plan, limits, images[node.name]))
     if errors:
-        raise NodeError(
+        raise MachineError(
             _("Ray could not be started\n{lines}").format(
                 lines="\n".join(f"  {name}: {error.what}" for name, error in errors.items())
             ),
@@ -322,7 +322,7 @@ def _require_running(node: Node, plan: ClusterPlan) -> None:
     for one in _list_instances(node, plan):
         if not one.has_not_ended:
             lines = read_log_tail(node, one, _LAST_LINES).strip().splitlines()
-            raise NodeError(
+            raise MachineError(
                 _("Ray ended on node {member} with exit code {exit_code}\n{quoted}").format(
                     member=node.name, exit_code=one.exit_code, quoted="\n".join(f"  | {line}" for line in lines)
                 )
@@ -338,7 +338,7 @@ _DOWN_S = 240.0
 def remove_cluster(
     app: App, options: ClusterOptions, *, even_if_in_use: bool = False
 ) -> tuple[str, dict[str, list[str]]]:
-    """Take a cluster away on the nodes that answer; `NodeError` where others do not, `LockHeld` where it is in use."""
+    """Take a cluster away on the nodes that answer; `MachineError` where others do not, `LockHeld` where it is used."""
     with open_context(app, options) as context:
         with lock_nodes(context.pool):
             probe = context.probe()
@@ -347,7 +347,7 @@ def remove_cluster(
                 require_unused(cluster)
             gone = context.pool.map(lambda node: _clear_node(context, node, probe.facts[node.name]))
         if context.pool.unreached:
-            raise NodeError(
+            raise MachineError(
                 _("cluster {context} may be left on nodes that cannot be reached{done}\n{lines}").format(
                     context=context.name,
                     done=_("; it is gone from {gone}").format(gone=", ".join(gone)) if gone else "",
@@ -365,14 +365,14 @@ def _clear_node(context: ClusterContext, node: Node, facts: NodeFacts) -> list[s
         stop_and_remove_ray(node, one, _GRACE_S)
     names = {node.name, *(one.labels[NODE_LABEL] for one in own)}
     paths = sorted(cluster_directory_relative_to_disk(uid, context.name, name) for name in names)
-    removed = node.call("kill_and_remove_clusters", _DOWN_S, disk=node.spec.data, paths=paths)
+    removed = node.call("kill_clusters_list_removed", _DOWN_S, disk=node.spec.data, paths=paths)
     return [*(one.name for one in own), *removed]
 
 
 # ---- what goes on there
 
 
-def format_head_run_command(plan: ClusterPlan, subcommand: str, run_id: str) -> str:
+def format_run_command_on_head(plan: ClusterPlan, subcommand: str, run_id: str) -> str:
     where = "" if plan.head.name == LOCAL else f"DOCKER_HOST=ssh://{plan.head.name} "
     return f"{where}rlbox {subcommand} {run_id} --target {plan.target} --data {shlex.quote(plan.head.data)}"
 
@@ -395,7 +395,7 @@ def require_unused(cluster: ExistingCluster) -> None:
         for row in head.engine().list_all_containers_with_label(label) if head and not plan.head.is_inplace else ():
             run = row["Labels"].get(RUN_LABEL, "")
             if run and row.get("State") in ACTIVE_STATES:
-                work[f"run {run}"] = format_head_run_command(plan, "stop", run)
+                work[f"run {run}"] = format_run_command_on_head(plan, "stop", run)
         for job in call_ray_jobs_api(head, plan) if head else ():
             if not job.has_ended:
                 work[f"job {job.id} ({job.entrypoint[:80]})"] = f"rlbox cluster stop {option_text} {job.id}"
@@ -409,7 +409,7 @@ def require_unused(cluster: ExistingCluster) -> None:
             next_step=_("{stop}, then the same command again; or {down}").format(stop=stop, down=down),
         )
     if unknown:
-        raise NodeError(
+        raise MachineError(
             _("what goes on on cluster {plan} is not known: {unknown}").format(plan=plan.name, unknown=unknown),
             where=plan.head.name,
             next_step=_("the same command again; or {down}, where nothing of it is needed").format(down=down),

@@ -34,9 +34,9 @@ from rlbox.cluster.plan import (
     resolve_cluster_name,
     resolve_node_specs,
 )
-from rlbox.errors import EngineError, LockHeld, NodeError, RlboxError, SpecError
+from rlbox.errors import EngineError, LockHeld, MachineError, RlboxError, SpecError
 from rlbox.findings import Finding
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -77,7 +77,7 @@ def _node_script() -> bytes:
     return json.dumps(text).encode() + b"\n"
 
 
-class UnreachableNode(NodeError):
+class UnreachableNode(MachineError):
     def __init__(self, finding: Finding) -> None:
         super().__init__(join(": ", (finding.where, finding.title, finding.seen)), next_step=finding.remedy)
         self.finding = finding
@@ -104,7 +104,7 @@ class Node:
             self.machine = MachineFacts(*self.call("read_machine_facts"))
         except (UnreachableNode, SshClientMissing):
             raise
-        except NodeError as error:
+        except MachineError as error:
             output = error.output if isinstance(error, SshConnectionFailed) else error.what
             raise UnreachableNode(explain_ssh_error(self.name, output)) from error
         path = self.machine.engine_socket
@@ -137,14 +137,14 @@ class Node:
         return process
 
     def call(self, function: str, timeout_s: float = _CALL_S, /, **arguments: Any) -> Any:
-        """Return what a function of the node's script returns; `NodeError` where it fails, or not in time."""
+        """Return what a function of the node's script returns; `MachineError` where it fails, or not in time."""
         process = self._start(function, arguments)
         try:
             output, errors = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             with process:  # which does not read to the end: ssh's master holds the pipes while a link is cut
                 process.kill()
-            raise NodeError(
+            raise MachineError(
                 _("node {name} has not answered for {timeout_s}").format(
                     name=self.name, timeout_s=exact_duration_text(timeout_s)
                 ),
@@ -168,7 +168,7 @@ class Node:
         if row is None or "error" in row:
             said = errors.decode("utf-8", "replace").strip() or "no answer"
             failed = row["error"] if row else said.splitlines()[-1]
-            raise NodeError(
+            raise MachineError(
                 _("node {name}: {failed}").format(name=self.name, failed=failed), next_step=_("the same command again")
             )
         return row["answer"]
@@ -178,7 +178,7 @@ class Node:
         output, errors = (stream.decode("utf-8", "replace") for stream in process.communicate())
         if process.returncode:
             lines = errors.strip().splitlines() or [f"exit code {process.returncode}"]
-            raise NodeError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
+            raise MachineError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
         return output
 
     def engine(self) -> DockerEngine:
@@ -383,7 +383,7 @@ def probe_ports_and_connections(context: ClusterContext, probe: ClusterProbe, fo
 
         def listen(node: Node) -> dict[int, str]:
             wanted = sorted({*ports.listened(head=node.name == head), *tried[node.name]})
-            holders = listeners.enter_context(node.hold("listen_on_ports", ports=wanted))
+            holders = listeners.enter_context(node.hold("listen_and_find_holders", ports=wanted))
             return {int(port): str(holder) for port, holder in holders.items()}
 
         taken = context.pool.select_skipping_unconnected(tried).map(listen)
@@ -413,7 +413,7 @@ class ExistingCluster(NamedTuple):
         return instance is not None and instance.has_not_ended
 
     def require_running_head(self) -> Node:
-        """Return the head; `NodeError` where it does not answer or does not run."""
+        """Return the head; `MachineError` where it does not answer or does not run."""
         head = self.plan.head.name
         if head not in self.context.pool.nodes:
             names = ",".join(member.name for member in self.plan.members)
@@ -421,12 +421,12 @@ class ExistingCluster(NamedTuple):
             if lost := next((one for one in self.context.pool.unreached if one.where == head), None):
                 what, remedy = f"{lost.title}: {lost.seen}", lost.remedy
             text = _("the head of cluster {plan} cannot be reached: {what}").format(plan=self.plan.name, what=what)
-            raise NodeError(text, where=head, next_step=remedy)
+            raise MachineError(text, where=head, next_step=remedy)
         if not self.was_found_running_on(head):
-            raise NodeError(
+            raise MachineError(
                 _("the head of cluster {plan} does not run").format(plan=self.plan.name),
                 where=head,
-                next_step=self.context.options.repair_step,
+                next_step=self.context.options.repair_hint_text,
             )
         return self.context.pool.nodes[head]
 
@@ -439,9 +439,9 @@ class ClusterContext:
         self.image: ImagePlan = load_image_plan(app.project, options.target)
 
     @property
-    def ray_version(self) -> str:
+    def ray_version_or_empty(self) -> str:
         """The version of Ray that the target has, empty where it is not known before its lock."""
-        return list_stack_package_versions_or_empty(self.target, self.image.lock).get("ray", "")
+        return map_packages_to_version_or_empty(self.target, self.image.lock).get("ray", "")
 
     def probe(self, paths: Sequence[str] = ()) -> ClusterProbe:
         return probe_nodes(self.pool, self.image.target, paths)
@@ -466,7 +466,7 @@ class ClusterContext:
         if cluster is None:
             for line in self.pool.format_unreached():
                 self.app.print_status(line)
-            raise NodeError(
+            raise MachineError(
                 _("there is no cluster {name} on {facts}").format(
                     name=self.name, facts=", ".join(probe.facts) or _("any node that answers")
                 ),

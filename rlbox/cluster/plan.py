@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rlbox.config.schema import NAME_PATTERN
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.i18n import _
 from rlbox.target.target import NODE, ClusterNode
 
@@ -92,7 +92,7 @@ def choose_ports(listening_ports: Iterable[int], other_plans: Iterable[PortPlan]
     bases = range(BASE, BASE + _MOST * STRIDE, STRIDE)
     base = unchecked_base or next((at for at in bases if used.isdisjoint(range(at, at + STRIDE))), None)
     if base is None:
-        raise NodeError(
+        raise MachineError(
             _("no {stride} ports in a row are free on all nodes, from {first} on").format(stride=STRIDE, first=BASE),
             next_step=_("cluster.port of the target, or --port: the first of 20 that are free"),
         )
@@ -202,7 +202,7 @@ class ClusterOptions:
         return " ".join([self.target, *(f"{option} {shlex.quote(text)}" for option, text in options if text)])
 
     @property
-    def repair_step(self) -> str:
+    def repair_hint_text(self) -> str:
         return _("rlbox cluster up {words} brings back what died").format(words=self.target_and_options_text)
 
 

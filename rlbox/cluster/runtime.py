@@ -26,7 +26,7 @@ from rlbox.cluster.plan import (
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, MachineError
 from rlbox.i18n import _
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.system.json_files import parse_valid_json_objects
@@ -64,7 +64,7 @@ def container_name(plan: ClusterPlan) -> str:
     return f"rlbox-{plan.name}-{plan.id}"
 
 
-def image_ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
+def ray_start_program_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str, ...]:
     first, last = plan.ports.worker_range
     common = (
         f"--node-ip-address={member.address}",
@@ -79,8 +79,8 @@ def image_ray_start_argv(plan: ClusterPlan, member: ClusterMember) -> tuple[str,
     return ("ray-start", HEAD, "--dashboard-host=127.0.0.1", *common)
 
 
-def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, str]:
-    """Return the environment of Ray on a node that sees its data disk at `mount`; no secret is in it."""
+def ray_env(plan: ClusterPlan, member: ClusterMember, disk_mount: str) -> dict[str, str]:
+    """Return the environment of Ray on a node that sees its data disk at `disk_mount`; no secret is in it."""
     env = {
         "RLBOX_CLUSTER": plan.name,
         "RLBOX_RAY_PORT": str(plan.ports.base),
@@ -88,7 +88,7 @@ def ray_env(plan: ClusterPlan, member: ClusterMember, mount: str) -> dict[str, s
         "DASHBOARD_METRIC_PORT": str(plan.ports.of("dashboard-metrics")),
         "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": str(_SLOW_START_S),
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": f"{mount}/{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}",
+        "RAY_AUTH_TOKEN_PATH": f"{disk_mount}/{plan.directory_relative_to_disk(member.name)}/{TOKEN_FILE}",
     }
     if member.interface:
         env |= {"GLOO_SOCKET_IFNAME": member.interface, "NCCL_SOCKET_IFNAME": f"={member.interface}"}
@@ -110,7 +110,7 @@ def plan_member_container(
         image,
         dataclasses.replace(limits, network="host"),
         name=container_name(plan),
-        argv=image_ray_start_argv(plan, member),
+        argv=ray_start_program_argv(plan, member),
         env=ray_env(plan, member, limits.disk_mount),
         labels=create_labels(plan, member, machine.identity_until_restart),
         data_dir=member.data,
@@ -120,9 +120,9 @@ def plan_member_container(
     )
 
 
-def create_labels(plan: ClusterPlan, member: ClusterMember, machine: str) -> dict[str, str]:
+def create_labels(plan: ClusterPlan, member: ClusterMember, machine_identity: str) -> dict[str, str]:
     return {
-        MACHINE_LABEL: machine,
+        MACHINE_LABEL: machine_identity,
         TARGET_LABEL: plan.target,
         CLUSTER_LABEL: plan.name,
         ID_LABEL: plan.id,
@@ -139,10 +139,10 @@ def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: s
     member = plan.members_by_name[node.name]
     if member.is_inplace:
         node.call(
-            "start_ray_processes",
+            "start_ray_get_dir",
             disk=member.data,
             cluster_directory=plan.directory_relative_to_disk(member.name),
-            program=_describe_program(plan, member, image_ray_start_argv(plan, member)),
+            program=_describe_program(plan, member, ray_start_program_argv(plan, member)),
             description={
                 "name": container_name(plan),
                 "image": image,
@@ -160,7 +160,7 @@ def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: s
 
 def stop_and_remove_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
     if instance.is_inplace:
-        node.call("stop_ray_processes", directory=instance.id, grace_s=grace_s)
+        node.call("stop_and_remove_processes", directory=instance.id, grace_s=grace_s)
         return
     if grace_s:
         node.engine().stop_container(instance.id, grace_s)
@@ -178,21 +178,21 @@ def python_path(member: ClusterMember) -> str:
 
 
 def ask_in_stack(node: Node, plan: ClusterPlan, call: str, **arguments: str | int) -> dict[str, Any]:
-    """Have the stack's interpreter beside Ray run a call of `in_stack.py`; `NodeError` where that tells an error."""
+    """Have the stack's interpreter beside Ray run a call of `in_stack.py`; `MachineError` where that tells an error."""
     member = plan.members_by_name[node.name]
     text = (Path(__file__).parent / "node/in_stack.py").read_text("utf-8")
     argv = (python_path(member), "-I", "-c", text, json.dumps({"call": call, **arguments}))
     try:
         if member.is_inplace:
             program = _describe_program(plan, member, argv)
-            lines = str(node.call("run_installed_program", _STACK_CALL_S, program=program)).splitlines()
+            lines = str(node.call("run_program_ignoring_exit", _STACK_CALL_S, program=program)).splitlines()
         else:
             lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
     except EngineError as error:
-        raise NodeError(error.what, where=node.name, next_step=error.next_step) from error
+        raise MachineError(error.what, where=node.name, next_step=error.next_step) from error
     *__, row = {"error": "Ray does not run there, or does not answer in time"}, *parse_valid_json_objects(lines)
     if "error" in row:
-        raise NodeError(str(row["error"]), where=node.name)
+        raise MachineError(str(row["error"]), where=node.name)
     return row
 
 
@@ -226,10 +226,10 @@ class RayState(NamedTuple):
         return next((node for node in self.nodes if node.name == name and node.alive), None)
 
 
-def query_ray_nodes(head: Node, plan: ClusterPlan) -> RayState:
+def query_ray_nodes_or_error(head: Node, plan: ClusterPlan) -> RayState:
     try:
         rows = ask_in_stack(head, plan, "nodes", gcs=f"{plan.head.address}:{plan.ports.of('gcs')}")["nodes"]
-    except NodeError as error:
+    except MachineError as error:
         return RayState(error=error.what)
     return RayState(nodes=tuple(RayNode(**row) for row in rows))
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from rlbox.amounts import align_rows, decimal_size_text
+from rlbox.amounts import align_translated_rows, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_all_reduce_checks
+from rlbox.cluster.checks import BurnInResult, run_all_reduce_checks, check_nodes, make_finding
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
 from rlbox.cluster.nodes import (
     ConnectionAttempt,
@@ -27,7 +27,7 @@ from rlbox.cluster.nodes import (
     probe_ports_and_connections,
 )
 from rlbox.cluster.plan import LOCAL, MACHINE_LABEL, ClusterOptions, ClusterPlan
-from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes, role_of
+from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes_or_error, role_of
 from rlbox.errors import RlboxError
 from rlbox.findings import Finding
 from rlbox.i18n import _, join, translate
@@ -112,7 +112,7 @@ class ClusterStatus:
             )
             for one in self.nodes
         ]
-        return "\n".join(map(translate, [head, closed, dashboard, *align_rows([_HEADER, *rows]), *failures]))
+        return "\n".join(map(translate, [head, closed, dashboard, *align_translated_rows([_HEADER, *rows]), *failures]))
 
 
 class NodeFailure(NamedTuple):
@@ -126,7 +126,7 @@ class NodeFailure(NamedTuple):
     since: float = 0.0
 
 
-def sort_findings_marking_first_failure(failures: Iterable[NodeFailure]) -> tuple[Finding, ...]:
+def sort_causes_first_marking_first(failures: Iterable[NodeFailure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -211,11 +211,11 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
     elif not cluster.was_found_running_on(head.name):
         state = RayState(error=_("its head does not run"))
     else:
-        state = query_ray_nodes(head, plan)
+        state = query_ray_nodes_or_error(head, plan)
     remedies = {one.where: one.remedy for one in context.pool.unreached}
     failures = tuple(
-        dataclasses.replace(one, remedy=remedies.get(one.where, context.options.repair_step))
-        for one in sort_findings_marking_first_failure(filter(None, _list_failures(cluster, state)))
+        dataclasses.replace(one, remedy=remedies.get(one.where, context.options.repair_hint_text))
+        for one in sort_causes_first_marking_first(filter(None, _list_failures(cluster, state)))
     )
     missing, nodes = find_member_faults(plan, state), []
     for member in plan.members:
@@ -325,7 +325,7 @@ class NodeFailureMonitor:
         self.close()
         self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
-        findings = sort_findings_marking_first_failure(self._failures.values())
+        findings = sort_causes_first_marking_first(self._failures.values())
         if not self.silent_nodes:
             with contextlib.suppress(RlboxError):
                 findings = find_status(self._context.require_own_cluster()).failures
@@ -350,17 +350,17 @@ class ExaminationResult(NamedTuple):
 
 
 def examine_cluster(
-    app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, work: bool = False
+    app: App, options: ClusterOptions, paths: tuple[str, ...] = (), *, run_all_reduce: bool = False
 ) -> ExaminationResult:
     with open_context(app, options) as context:
         probe = context.probe(paths)
-        cluster = context.require_own_cluster(probe) if work else context.find_most_running_own_cluster(probe)
+        cluster = context.require_own_cluster(probe) if run_all_reduce else context.find_most_running_own_cluster(probe)
         status = find_status(cluster) if cluster else None
         if cluster is None:
             probe = probe_ports_and_connections(context, probe, context.target.cluster.port)
         failures = status.failures if status else ()
         explained = {one.where for one in failures}  # it says more than that a node does not answer
         unreached = [one for one in context.pool.unreached if one.where not in explained]
-        proof = run_all_reduce_checks(context, cluster.plan, probe) if work and cluster else None
+        proof = run_all_reduce_checks(context, cluster.plan, probe) if run_all_reduce and cluster else None
         findings = (*failures, *check_nodes(context, probe, paths, unreached), *(proof.findings if proof else ()))
         return ExaminationResult(findings, len(probe.facts) + len(context.pool.unreached), status, proof)

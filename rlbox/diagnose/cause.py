@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rlbox.amounts import decimal_size_text
-from rlbox.errors import Interrupted, NodeError, TimedOut, WorkFailed
+from rlbox.errors import Interrupted, MachineError, TimedOut, WorkFailed
 from rlbox.i18n import EnglishMessage, _, message_from_json, message_to_json
 from rlbox.job.plan import StagePlan
 
@@ -67,7 +67,7 @@ def get_run_exit_code(cause: Cause | None) -> int:
     if cause is None:
         return 0
     if cause.kind in _NODE:
-        return NodeError.exit_code
+        return MachineError.exit_code
     if cause.kind in TIMEOUT_KINDS:
         return TimedOut.exit_code
     return {"interrupted": Interrupted.exit_code, "bug": EXIT_BUG}.get(cause.kind, WorkFailed.exit_code)

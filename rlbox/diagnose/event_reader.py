@@ -35,7 +35,7 @@ from rlbox.diagnose.tracebacks import (
     parse_leading_exception_name,
 )
 from rlbox.logs.lines import LINE_LIMIT, LineBlock
-from rlbox.logs.patterns import find_matching_line_indexes, iterate_matching_line_indexes
+from rlbox.logs.patterns import find_candidate_line_indexes, iterate_matching_line_indexes
 
 MAX_EVENTS = 4000
 """Events that are kept of one log: the first ones, and of further ones the last."""
@@ -135,7 +135,7 @@ class EventReader:
         if block.first_byte < PROGRAM_KINDS_HEAD_BYTES:
             self.read.program_kinds |= find_program_kinds(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
         hits = iter(
-            find_matching_line_indexes(self._catalogue.line_prefilter_expressions, block)
+            find_candidate_line_indexes(self._catalogue.line_prefilter_expressions, block)
             if block.hits is None
             else block.hits
         )

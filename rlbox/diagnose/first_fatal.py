@@ -20,7 +20,7 @@ from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_known_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze_logs
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
-from rlbox.diagnose.sources import LogSource, is_uncompressed
+from rlbox.diagnose.sources import LogSource, has_uncompressed_content
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_ansi_escapes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
@@ -157,7 +157,7 @@ def read_root_excerpt_or_empty(diagnosis: Diagnosis, sources: Sequence[LogSource
     if diagnosis.root is None:
         return ""
     path = sources[diagnosis.root.event.log_index].path_unless_stdin
-    if path is None or not is_uncompressed(path):
+    if path is None or not has_uncompressed_content(path):
         return ""
     position = _make_position(diagnosis.root)
     read = _read_context(path, position, follow_links=True)

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import duration_text, pad_to_columns
+from rlbox.amounts import duration_text, pad_translated_to_columns
 from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
@@ -31,7 +31,7 @@ from rlbox.doctor.stack import (
     open_scratch_dir_stack_probe,
     requires_cuda,
 )
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.findings import Finding
 from rlbox.i18n import _, join, translate
 from rlbox.system.gpu import probe_cuda_driver
@@ -246,7 +246,7 @@ def make_missing_component_result(component: StackComponent, stack: StackInfo) -
 def run_component_checks(
     stack: StackLocation, environ: Mapping[str, str], total_timeout_s: float
 ) -> Iterator[ComponentResult]:
-    """Yield results as they come; raises `NodeError` where the interpreter does not say what packages it has."""
+    """Yield results as they come; raises `MachineError` where the interpreter does not say what packages it has."""
     deadline = time.monotonic() + total_timeout_s
     workers = ThreadPoolExecutor(max(2, min(os.cpu_count() or 1, _MAX_WORKERS)))
     with open_scratch_dir_stack_probe(stack, environ) as probe:
@@ -267,7 +267,7 @@ def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
     facts = probe.run("probe_installed.py", monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
-        raise NodeError(
+        raise MachineError(
             _("the stack's interpreter does not work: {why}").format(why=why), where=stack.python,
             next_step=_("start a new container, or name another interpreter with --python FILE"),
         )  # fmt: skip
@@ -322,7 +322,7 @@ def _list_checks(
 
 
 def format_result(result: ComponentResult) -> str:
-    head = f"{pad_to_columns(_STATE_WORDS[result.state], 7)} {pad_to_columns(result.name, 18)}"
+    head = f"{pad_translated_to_columns(_STATE_WORDS[result.state], 7)} {pad_translated_to_columns(result.name, 18)}"
     line = f"{head} {translate(result.detail)}"
     line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
     step = translate(_("next: {command}").format(command=result.next_step))

@@ -40,7 +40,7 @@ from rlbox.doctor.stack import (
     check_ray_task,
     check_torch_and_extensions,
     get_rlbox_files_dir,
-    load_stack_of_environment,
+    load_environ_stack_or_default,
     open_scratch_dir_stack_probe,
     requires_cuda,
 )
@@ -49,7 +49,7 @@ from rlbox.foreign import parse_untrusted_json
 from rlbox.record.disk_lock import find_lock_owner
 from rlbox.sandbox.plan import has_landlock_and_seccomp
 from rlbox.system.command import run_command
-from rlbox.system.gpu import GpuDriver, probe_cuda_driver
+from rlbox.system.gpu import CudaDriver, probe_cuda_driver
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.values import Command
 
@@ -62,7 +62,7 @@ _FIXES = "fixes"
 def examine_container(environ: Mapping[str, str], budget_s: float = BUDGET_S) -> DoctorReport:
     """Return what is wrong here; at most `budget_s` seconds after the call."""
     start = time.monotonic()
-    location = load_stack_of_environment(environ)
+    location = load_environ_stack_or_default(environ)
     manifest = read_json_object_or_empty(Path(get_rlbox_files_dir(environ), "share/fixes.json"), follow_links=True)
     checks = ContainerChecks(
         environ=environ,
@@ -104,7 +104,7 @@ class ContainerChecks:
     requirements: Requirements
     venv: str
     manifest: Mapping[str, Any]
-    driver: GpuDriver
+    driver: CudaDriver
     monotonic_deadline: float
 
     def list_quick_checks(self) -> dict[str, Check]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlbox.app import App
 from rlbox.doctor.stack import StackLocation, open_scratch_dir_stack_probe, require_named_or_local_stack
-from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.errors import MachineError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _, translate
 from rlbox.system.files import require_replaceable_or_creatable_file
 
@@ -89,7 +89,7 @@ def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: 
         raise TimedOut(_("the data were not read in time"), where=stack.python, next_step=_("give more with --timeout"))
     report: Mapping[str, Any] = facts.steps[-1] if facts.steps else {"missing_module": facts.last_error}
     if report["missing_module"] or not facts.steps:
-        raise NodeError(
+        raise MachineError(
             _("the interpreter cannot read the data: {error}").format(error=report["missing_module"]),
             where=stack.python,
             next_step=_("name one with pyarrow: --python FILE"),

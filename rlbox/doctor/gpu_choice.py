@@ -11,7 +11,7 @@ from rlbox.doctor.gpus import (
     OLDEST_DRIVERS,
     DriverRequirements,
     check_driver,
-    check_gpu_arch,
+    check_required_gpu_arch,
     find_stack_cuda_version_or_empty,
 )
 from rlbox.doctor.requirements import Requirements, override_gpus
@@ -27,7 +27,7 @@ from rlbox.engine.gpu_access import (
     parse_gpus_option,
     probe_gpu_support,
 )
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _, join
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, probe_cuda_driver, query_gpus_or_empty
 from rlbox.system.identity import is_in_rlbox_image
@@ -64,7 +64,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
     return access
 
 
-def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
+def make_requested_gpus_env_or_empty(app: App, gpus_option: str) -> dict[str, str]:
     """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for."""
     if not (option := get_gpus_option_or_env(gpus_option)):
         return {}
@@ -79,7 +79,7 @@ def make_visible_gpus_env(app: App, gpus_option: str) -> dict[str, str]:
 def require_usable_local_gpus(
     app: App, image: ImagePlan, gpus_option: str, access: GpuAccess, image_env: Mapping[str, str]
 ) -> None:
-    """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `NodeError`."""
+    """Refuse a run whose GPUs or driver do not fit the stack, before its container is made; raises `MachineError`."""
     if access.method == "none" or is_in_rlbox_image() or not is_engine_on_unix_socket():
         return  # what is elsewhere is examined there, by the checks of the run's first stage
     limits = image.container
@@ -88,10 +88,10 @@ def require_usable_local_gpus(
     requirements = override_gpus(declared, request.count_all_or_none)
     for finding in (
         *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
-        *check_gpu_arch(query_gpus_or_empty(FIRMWARE_TIMEOUT_S), requirements),
+        *check_required_gpu_arch(query_gpus_or_empty(FIRMWARE_TIMEOUT_S), requirements),
     ):
         if finding.level == "error":
-            raise NodeError(join(": ", (finding.title, finding.seen)), where=finding.where, next_step=finding.remedy)
+            raise MachineError(join(": ", (finding.title, finding.seen)), where=finding.where, next_step=finding.remedy)
         text = _("warning: {title}: {seen}\n  next:  {step}")
         app.print_status(text.format(title=finding.title, seen=finding.seen, step=finding.remedy))
 

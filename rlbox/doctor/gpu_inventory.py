@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rlbox.amounts import gpu_gib_or_mib_text
 from rlbox.doctor.ray_state import fetch_ray_nodes
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _, join, translate
 from rlbox.system.gpu import FIRMWARE_TIMEOUT_S, query_gpus_or_empty
 from rlbox.system.process_table import find_process_owner_or_uid_or_empty, probe_process, read_cmdline_or_empty
@@ -120,7 +120,7 @@ def probe_local_and_ray_gpus(environ: Mapping[str, str], dashboard_url: str) -> 
     gpus, visible = probe_local_gpus(), environ.get(VISIBLE_DEVICES)
     try:
         nodes = tuple(map(_parse_node, fetch_ray_nodes(dashboard_url)))
-    except NodeError as error:
+    except MachineError as error:
         return LocalAndRayGpus(gpus=gpus, visible_devices=visible, ray_error=error.what)
     return LocalAndRayGpus(gpus=gpus, visible_devices=visible, ray=nodes)
 

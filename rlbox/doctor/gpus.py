@@ -16,7 +16,7 @@ from rlbox.doctor.stack import ProgramFacts, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
-from rlbox.system.gpu import GpuDriver, GpuStatus, NvmlUnavailableError, find_pcie_p2p_gpu_bus_ids, query_gpus_or_raise
+from rlbox.system.gpu import CudaDriver, GpuStatus, NvmlUnavailableError, find_pcie_p2p_gpu_bus_ids, query_gpus_or_raise
 from rlbox.system.process_table import read_text_or_empty
 
 
@@ -34,7 +34,7 @@ class DriverRequirements:
     target_for_older_drivers: str = ""
 
 
-def check_driver(driver: GpuDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
+def check_driver(driver: CudaDriver, needs: DriverRequirements, requirements: Requirements) -> Iterator[Finding]:
     if requirements.wants_gpu and _is_refused_by_device_rules("/dev/nvidiactl"):
         yield make_finding("gpu-devices-refused")
     elif requirements.wants_gpu and not driver.is_present:
@@ -57,7 +57,7 @@ def _is_refused_by_device_rules(device: str) -> bool:
 
 
 def _check_driver_version(
-    driver: GpuDriver, needs: DriverRequirements, requirements: Requirements
+    driver: CudaDriver, needs: DriverRequirements, requirements: Requirements
 ) -> Iterator[Finding]:
     wanted = _parse_required_cuda(needs.require_cuda_variable) or _parse_version(needs.torch_cuda)[:1]
     has_compat = needs.has_compat_libraries and requirements.grade == "datacenter"
@@ -83,7 +83,7 @@ def _check_gpu_count(count: int, requirements: Requirements) -> Iterator[Finding
         yield make_finding("gpu-count", count=count, gpus=requirements.gpus)
 
 
-def check_gpu_arch(gpus: Sequence[GpuStatus], requirements: Requirements) -> Iterator[Finding]:
+def check_required_gpu_arch(gpus: Sequence[GpuStatus], requirements: Requirements) -> Iterator[Finding]:
     wanted = requirements.arch
     if other := next((gpu for gpu in gpus if wanted and gpu.arch and gpu.arch != wanted), None):
         yield make_finding("gpu-other-arch", level="warning", name=other.name, arch=other.arch, demands_arch=wanted)

@@ -25,7 +25,7 @@ from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
     get_gpus_option_or_env,
     load_driver_requirements,
-    make_visible_gpus_env,
+    make_requested_gpus_env_or_empty,
 )
 from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_and_memory, check_driver, check_pcie_iommu
 from rlbox.doctor.network import Endpoint, check_network
@@ -45,7 +45,7 @@ from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
 from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, parse_gpus_option, probe_gpu_support
-from rlbox.errors import EngineError, NodeError, RlboxError, WorkFailed
+from rlbox.errors import EngineError, MachineError, RlboxError, WorkFailed
 from rlbox.findings import Finding, join_and_count_rest
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
@@ -227,7 +227,7 @@ class _ImageCheck:
 
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
         image, gpus = self._image, NO_GPUS
-        with contextlib.suppress(EngineError, NodeError):  # an engine that offers none has a finding of its own
+        with contextlib.suppress(EngineError, MachineError):  # an engine that offers none has a finding of its own
             gpus = choose_container_gpu_access(self._app, image, self._gpus_option)
         bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
         plan = plan_container(
@@ -277,10 +277,12 @@ def run_host_or_container_doctor(
 def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: float) -> DoctorReport:
     if (here := find_local_stack()) or is_in_rlbox_image():
         if name and here and here.requirements.target != name:
-            raise NodeError(
+            raise MachineError(
                 _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
-        return examine_container({**os.environ, **(make_visible_gpus_env(app, gpus) if gpus else {})}, budget_s)
+        return examine_container(
+            {**os.environ, **(make_requested_gpus_env_or_empty(app, gpus) if gpus else {})}, budget_s
+        )
     return _check_host(app, name, data, gpus, budget_s)

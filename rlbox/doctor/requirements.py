@@ -51,7 +51,7 @@ class Requirements:
         return bool(self.gpu) or self.gpus > 0
 
 
-def override_run_and_disk_limits(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
+def override_limits_if_valid_json(manifest: Mapping[str, Any], limits_json: str) -> Mapping[str, Any]:
     """Return the manifest with the limits that the image's environment names (JSON; torn or empty: none)."""
     try:
         limits = _table(parse_untrusted_json(limits_json))

@@ -20,9 +20,9 @@ from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import RunningProgram
-from rlbox.doctor.requirements import Requirements, override_gpus, override_run_and_disk_limits, parse_or_default
+from rlbox.doctor.requirements import Requirements, override_gpus, override_limits_if_valid_json, parse_or_default
 from rlbox.engine.gpu_access import GPUS_VARIABLE
-from rlbox.errors import NodeError, TimedOut, WorkFailed
+from rlbox.errors import MachineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, join_and_count_rest
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
@@ -228,12 +228,12 @@ def get_rlbox_files_dir(environ: Mapping[str, str]) -> str:
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def load_stack_of_environment(environ: Mapping[str, str]) -> StackLocation:
+def load_environ_stack_or_default(environ: Mapping[str, str]) -> StackLocation:
     """Return the stack of the image, or applied place, that an environment is of; its lock need not be there."""
     install_dir = get_rlbox_files_dir(environ)
     lock = Path(install_dir, "share/lock.json")
     manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
-    limited = override_run_and_disk_limits(manifest, environ.get("RLBOX_LIMITS", ""))
+    limited = override_limits_if_valid_json(manifest, environ.get("RLBOX_LIMITS", ""))
     requirements = parse_or_default(limited, read_json_object_or_empty(lock, follow_links=True))
     return StackLocation(
         python=f"{install_dir.removesuffix(OWN)}{VENV}/bin/python",
@@ -244,22 +244,22 @@ def load_stack_of_environment(environ: Mapping[str, str]) -> StackLocation:
 
 def find_local_stack() -> StackLocation | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
-    stack = load_stack_of_environment(os.environ)
+    stack = load_environ_stack_or_default(os.environ)
     return stack if stack.lock and stack.lock.is_file() else None
 
 
 def require_named_or_local_stack(python: str, next_step: str) -> StackLocation:
-    """Return the stack of an interpreter that is named, or the one here; raises `NodeError` where there is none."""
+    """Return the stack of an interpreter that is named, or the one here; raises `MachineError` where there is none."""
     if python:
         found = shutil.which(python)
         if found is None:
-            raise NodeError(
+            raise MachineError(
                 _("the interpreter cannot be run"), where=python, next_step=_("name another with --python FILE")
             )
         return StackLocation(python=os.path.abspath(found), requirements=Requirements())
     if here := find_local_stack():
         return here
-    raise NodeError(
+    raise MachineError(
         _("no stack is here: neither an image of rlbox nor a machine it was applied to"), next_step=next_step
     )
 

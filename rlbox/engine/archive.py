@@ -28,7 +28,7 @@ from rlbox.engine.oci import (
     parse_manifest,
 )
 from rlbox.engine.reference import strip_docker_hub_prefix
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.system.compression import zstd
@@ -322,7 +322,7 @@ def _send(chunks: Iterator[bytes]) -> None:
     for message in connect_engine().load_image(chunks):
         if words := message.get("error"):
             if "no space left" in words:
-                raise NodeError(
+                raise MachineError(
                     _("the engine's disk is full: {words}").format(words=words),
                     next_step=_("free space there, then repeat"),
                 )

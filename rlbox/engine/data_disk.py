@@ -11,7 +11,7 @@ from rlbox.amounts import GIB, decimal_and_gib_size_text, decimal_size_text
 from rlbox.app import App
 from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.engine.container import ContainerDefaults
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _
 from rlbox.system.files import free_bytes_or_0
 from rlbox.system.identity import is_in_rlbox_image
@@ -28,7 +28,7 @@ def resolve_nonsystem_data_dir(default_unless_env: str, data_option: str | None)
     """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `default_unless_env`."""
     text = (os.environ.get("RLBOX_DATA") or default_unless_env) if data_option is None else data_option
     if not text:
-        raise NodeError(
+        raise MachineError(
             _("no data disk is named"),
             where="disk.host",
             next_step=_("give --data DIR, or set RLBOX_DATA or disk.host"),
@@ -36,7 +36,7 @@ def resolve_nonsystem_data_dir(default_unless_env: str, data_option: str | None)
     directory = _resolve_path(text)
     path, parts = str(directory), directory.parts
     if path in _SHARED or (len(parts) > 1 and parts[1] in _SYSTEM and not path.startswith(_LENT)):
-        raise NodeError(
+        raise MachineError(
             _("this folder is the system's own, and no data disk"),
             where=path,
             next_step=_("name your own folder with --data DIR"),
@@ -103,8 +103,8 @@ def _make(app: App, directory: Path) -> None:
         ) from error
 
 
-def _refuse(directory: Path, what: str, step: str) -> NodeError:
-    return NodeError(what, where=str(directory), next_step=step)
+def _refuse(directory: Path, what: str, step: str) -> MachineError:
+    return MachineError(what, where=str(directory), next_step=step)
 
 
 def _require_writable(directory: Path) -> None:
@@ -122,7 +122,7 @@ def report_and_require_local_devices(app: App, defaults: ContainerDefaults) -> N
         return
     here = is_engine_on_unix_socket() and not is_in_rlbox_image()
     if here and (missing := [path for path in defaults.devices if not os.path.exists(path)]):
-        raise NodeError(
+        raise MachineError(
             _("this machine has no {missing}, which the target hands to its containers").format(missing=missing[0]),
             where=missing[0],
             next_step=_("load its driver, or take it out of [run.devices] of the target"),

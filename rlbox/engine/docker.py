@@ -186,7 +186,7 @@ class DockerEngine:
             finally:
                 container.remove(v=True, force=True)
 
-    def try_untag_image(self, tag: str) -> None:
+    def try_remove_image_by_tag(self, tag: str) -> None:
         """Take a tag off its image, whose last one removes it: that takes minutes, and the engine goes on by itself."""
         with contextlib.suppress(APIError, OSError):
             self._client.images.remove(tag, noprune=True)
@@ -204,10 +204,10 @@ class DockerEngine:
                     return replace(defaults, network="host")
         return defaults
 
-    def create_and_start_container(self, plan: ContainerPlan, secrets: Mapping[str, Secret] | None = None) -> str:
+    def create_and_start_container(self, plan: ContainerPlan, stdin_secrets: Mapping[str, Secret] | None = None) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
-        `secrets`: Sent over the container's standard input, which is attached before it starts.
+        `stdin_secrets`: Sent over the container's standard input, which is attached before it starts.
         Raises PortTakenError: a published port is taken.
         """
         made: list[Any] = []
@@ -215,10 +215,10 @@ class DockerEngine:
             try:
                 if plan.network == OWN_NETWORK:
                     _create_container_network(self._client, plan.name, plan.labels)
-                options = create_docker_py_options(plan) | {"stdin_open": bool(secrets)}
+                options = create_docker_py_options(plan) | {"stdin_open": bool(stdin_secrets)}
                 made.append(container := self._client.containers.create(**cast(dict[str, Any], options)))
-                if secrets:
-                    self._start_with(container, secrets)
+                if stdin_secrets:
+                    self._start_with(container, stdin_secrets)
                 else:
                     container.start()
             except (APIError, ImageNotFound) as error:

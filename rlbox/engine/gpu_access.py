@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rlbox.errors import EngineError, NodeError, SpecError
+from rlbox.errors import EngineError, MachineError, SpecError
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.process_table import read_text_or_empty
@@ -146,7 +146,7 @@ def choose_gpu_access(request: GpuRequest, support: GpuSupport, *, set_gpu_count
     known = support._cdi_device_ids | {node.removeprefix("/dev/nvidia") for node in support.device_nodes}
     missing = [name for name in request.ids if known and name not in known and name[:4] not in ("GPU-", "MIG-")]
     if missing:
-        raise NodeError(
+        raise MachineError(
             _("this machine has no GPU {missing}").format(missing=missing[0]),
             where=support.engine_address,
             next_step=_("it has: {have}").format(have=", ".join(sorted(known - {"all"})) or _("all")),
@@ -174,7 +174,7 @@ def _choose_cdi_names(request: GpuRequest, support: GpuSupport) -> tuple[str, ..
 
 def _require_gpu_count(request: GpuRequest, count: int | None, where: str = "") -> None:
     if count is not None and request.count > count:
-        raise NodeError(
+        raise MachineError(
             _("{count} GPUs are wanted, this machine has {offer_count}").format(count=request.count, offer_count=count),
             where=where,
             next_step=_("--gpus {count}, or lower hardware.gpus of the target").format(count=count),
@@ -195,7 +195,7 @@ def create_host_gpu_env(
         _require_gpu_count(request, len(usual))
         for name in ids:
             if name.isdigit() and int(name) >= machine_gpu_count_or_zero:
-                raise NodeError(
+                raise MachineError(
                     _("this machine has no GPU {missing}").format(missing=name), next_step=f"--gpus {len(usual)}"
                 )
     if request.count > 0:

@@ -26,11 +26,11 @@ from docker.types import Mount
 
 from rlbox.config.project import PACKAGE, Project
 from rlbox.engine.address import create_engine_unreachable_error, create_missing_docker_cli_error
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, MachineError
 from rlbox.i18n import _
-from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnel
+from rlbox.ssh.tunnel import ENGINE_SOCKET, EngineTunnelInfo
 from rlbox.system.command import start_command
-from rlbox.system.run_processes import handle_stop_signals
+from rlbox.system.run_processes import handle_sigint_and_sigterm
 from rlbox.values import Command
 
 HELPER_LABEL = "rlbox.helper"
@@ -64,7 +64,7 @@ class HelperContainerSpec:
     terminal: bool
 
 
-def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: HelperContainerSpec) -> int:
+def run_helper_and_fetch_files(tunnel: EngineTunnelInfo, project: Project, helper: HelperContainerSpec) -> int:
     """Run `helper` with the streams of this process and return its exit code; files that it wrote come back."""
     container = _make(tunnel, project, helper)
     try:
@@ -88,7 +88,7 @@ def run_helper_and_fetch_files(tunnel: EngineTunnel, project: Project, helper: H
     return code
 
 
-def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainerSpec) -> Container:
+def _make(tunnel: EngineTunnelInfo, project: Project, helper: HelperContainerSpec) -> Container:
     """Return the container with all that is laid into it, ready to start; those that ended before are removed."""
     try:
         client = docker.DockerClient(base_url=tunnel.local_address, timeout=60)
@@ -123,13 +123,13 @@ def _make(tunnel: EngineTunnel, project: Project, helper: HelperContainerSpec) -
         args = str(error.explanation or error)
         if "bind source path does not exist" in args:
             step = _("make it over there, or name another with --data DIR")
-            raise NodeError(_("the data disk is missing"), where=helper.data_dir, next_step=step) from error
+            raise MachineError(_("the data disk is missing"), where=helper.data_dir, next_step=step) from error
         raise EngineError(_("the engine refused the container: {words}").format(words=args)) from error
     except (DockerException, OSError) as error:
         raise create_engine_unreachable_error(tunnel.local_address, error) from error
 
 
-def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
+def _attach(tunnel: EngineTunnelInfo, container: Container, terminal: bool) -> int:
     """Start the container through the docker client, which knows terminals; pass Ctrl-C and SIGTERM on to it."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -138,7 +138,7 @@ def _attach(tunnel: EngineTunnel, container: Container, terminal: bool) -> int:
 
     args = ("docker", "start", "--attach", *(("--interactive",) if terminal else ()), str(container.id))
     client = Command(argv=args, env={"DOCKER_HOST": tunnel.local_address})
-    with handle_stop_signals(pass_on):
+    with handle_sigint_and_sigterm(pass_on):
         try:  # a client that sees Ctrl-C lets go at once, so without a terminal it has a session of its own
             return start_command(client, stdin=None, new_session=not terminal).wait()
         except FileNotFoundError as error:

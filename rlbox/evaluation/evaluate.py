@@ -188,7 +188,10 @@ def _build_lock(
     """Return the lock; `scorers` maps what compares answers that are no code to the versions of its packages."""
     parts = {
         "suites": {
-            suite.name: {"problems": len(problems), "sha256": digest_json([problem.as_json() for problem in problems])}
+            suite.name: {
+                "problems": len(problems),
+                "sha256": digest_json([problem.as_json_for_digest() for problem in problems]),
+            }
             for suite, problems in suites
         },
         "prompts": {suite.name: _describe_prompts(prompts[suite.name]) for suite, __ in suites},

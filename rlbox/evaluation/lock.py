@@ -104,13 +104,15 @@ def diff_locks(first: EvaluationLock, second: EvaluationLock) -> list[LockDiffer
 
 
 def exclude_allowed_differences(
-    differences: Sequence[LockDifference], allowed_fields: Sequence[str]
+    differences: Sequence[LockDifference], allowed_fields_or_parents: Sequence[str]
 ) -> list[LockDifference]:
-    """Return the differences that `allowed_fields` does not cover; it names fields, each with all below it."""
+    """Return the differences outside of `allowed_fields_or_parents`, each of which covers all fields below it."""
     return [
         difference
         for difference in differences
-        if not any(difference.field == name or difference.field.startswith(f"{name}.") for name in allowed_fields)
+        if not any(
+            difference.field == name or difference.field.startswith(f"{name}.") for name in allowed_fields_or_parents
+        )
     ]
 
 

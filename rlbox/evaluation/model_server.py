@@ -249,7 +249,7 @@ def describe_own_engine_settings_and_env(external_server_url: str, settings: Map
     return {"settings": dict(settings), "environment": public}
 
 
-def parse_name_value_setting(text: str) -> tuple[str, str | bool]:
+def split_name_value_setting(text: str) -> tuple[str, str | bool]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)

@@ -64,7 +64,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_code_or_empty(answer: str) -> str:
+def extract_longest_code_or_empty(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
@@ -79,12 +79,12 @@ def parse_function_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     return AnswerVerdict(outcome=outcome, passed=accepted, clean=accepted or outcome == "wrong", detail=detail)
 
 
-def judge_run_reply(reply: Mapping[str, Any], expected: str, limit_s: float) -> RunVerdict:
+def judge_run_reply(reply: Mapping[str, Any], expected: str, shown_limit_s: float) -> RunVerdict:
     result = reply.get("run_result") or {}
     if reply.get("status") == SANDBOX_ERROR or not result:
         return RunVerdict("sandbox", str(reply.get("message", ""))[-_MAX_DETAIL:])
     if result.get("status") == "TimeLimitExceeded":
-        return RunVerdict("timeout", f"more than {exact_duration_text(limit_s)} of processor time, or asleep")
+        return RunVerdict("timeout", f"more than {exact_duration_text(shown_limit_s)} of processor time, or asleep")
     if result.get("return_code") != 0:
         return RunVerdict("failed", str(result.get("stderr") or "").strip()[-_MAX_DETAIL:])
     printed = str(result.get("stdout") or "")
@@ -142,7 +142,7 @@ class SandboxClient:
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(request, limits))
-        code = extract_code_or_empty(answer)
+        code = extract_longest_code_or_empty(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:

@@ -103,7 +103,7 @@ class RegressionCheck(NamedTuple):
     verdict: RegressionVerdict
 
 
-def check_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> RegressionCheck:
+def classify_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> RegressionCheck:
     """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
@@ -182,7 +182,7 @@ def choose_best_and_compare(
         differences = compare_accepted_by_suite(best, baseline)
         own = best.get_metric_values_or_empty(guard_suite, ACCEPTED)
         reference = baseline.get_metric_values_or_empty(guard_suite, ACCEPTED)
-        regression = check_regression(own, reference) if own and reference else None
+        regression = classify_regression(own, reference) if own and reference else None
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,

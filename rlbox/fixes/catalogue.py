@@ -15,7 +15,7 @@ from rlbox.config.toml_files import format_spec_path, parse_toml, read_utf8_text
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import parse_line
 from rlbox.diagnose.signatures import SignatureSet, extract_signatures
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import TEXT_KEYS, Fix
 from rlbox.fixes.render import SIGNATURE_FIELDS, select_applicable_fixes
 from rlbox.foreign import parse_untrusted_toml
@@ -47,7 +47,7 @@ def load_target_with_fix_apt_packages(project: Project, target_name: str) -> Tar
     target = loaded.target
     needed = {
         name
-        for fix in select_applicable_fixes(fixes, target, list_stack_package_versions_or_empty(target, None))
+        for fix in select_applicable_fixes(fixes, target, map_packages_to_version_or_empty(target, None))
         for name in fix.bake.packages
     }
     if packages := sorted(needed - {*target.base.packages, *target.base.holds_apt}):

@@ -68,7 +68,7 @@ def _template(text: str) -> Template:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixEnv:
+class FixEnvironment:
     """The environment that one fix bakes; `path` are directories in front of what a variable has already."""
 
     id: str
@@ -85,7 +85,7 @@ class RenderedFixes:
     """
 
     fixes: tuple[Fix, ...]
-    env_blocks: tuple[FixEnv, ...]
+    env_blocks: tuple[FixEnvironment, ...]
     files: tuple[BakedFile, ...]
     link_target_by_path: Mapping[str, str]
     shm_gib: float
@@ -116,7 +116,7 @@ def list_secret_alias_groups(fixes: Iterable[Fix]) -> tuple[tuple[str, ...], ...
     return tuple(group for fix in fixes for group in fix.bake.aliases)
 
 
-def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: VersionMap) -> RenderedFixes:
+def render_fixes_or_raise_refusal(catalogue: Sequence[Fix], target: Target, versions: VersionMap) -> RenderedFixes:
     """Return what the fixes that `target` needs bake.
 
     Raises SpecError: A fix refuses the spec (all that do are named), two fixes disagree, or a template of a fix is
@@ -129,7 +129,9 @@ def select_and_render_fixes(catalogue: Sequence[Fix], target: Target, versions: 
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
-            FixEnv(id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items())))
+            FixEnvironment(
+                id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items()))
+            )
             for fix, bake in reversed(filled)
             if bake.env or bake.path
         ),

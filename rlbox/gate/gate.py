@@ -20,7 +20,7 @@ from rlbox.i18n import _
 from rlbox.job.gate import FixBenignRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
-from rlbox.logs.lines import Line, LineBlock, LineSplitter
+from rlbox.logs.lines import LineBlock, LineSplitter, NumberedLine
 
 
 class CallerDecidedRules:
@@ -106,7 +106,7 @@ class GateChecker:
         """Return the expressions that are still looked for in a log; who searches for them sets `LineBlock.hits`."""
         return self._searches[log_name].pending_patterns
 
-    def close_logs_and_decide_lines(self) -> None:
+    def close_logs_and_decide_undecided_lines(self) -> None:
         """Read last lines without a line feed, and decide as at the end of the command: no further step comes."""
         for log, splitter in self._splitters.items():
             self.check_lines(log, splitter.close())
@@ -170,13 +170,13 @@ class GateChecker:
         return [
             *self.outcomes.list_rules_decided_before_start(),
             *(line.state for line in self._lines()),
-            *self._benign.list_reportable_states(),
+            *self._benign.list_job_and_matched_states(),
             *(metric.state for metric in self._metrics),
             *([self._nan.state] if self._nan and self._nan.state.state == "broken" else []),
             *self.outcomes.list_rules_decided_after_start(),
         ]
 
-    def _is_benign_stage_line(self, line: Line) -> bool:
+    def _is_benign_stage_line(self, line: NumberedLine) -> bool:
         return self._benign.matches_line(STAGE_LOG, line.number, line.text)
 
     def _has_undecided_lines(self) -> bool:

@@ -14,7 +14,7 @@ from rlbox.i18n import _, join
 from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import (
-    Line,
+    NumberedLine,
     count_omitted_ray_repeats,
     find_ray_actor_or_task_name_or_empty,
     list_variants_without_ray_rank_and_bar,
@@ -51,14 +51,14 @@ class RuleState:
 @dataclass(frozen=True, kw_only=True)
 class ForbiddenLineMatch:
     rule: ForbidRule
-    line: Line
+    line: NumberedLine
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleViolation:
     rule: RequireRule | MetricRule
     problem: ProblemOrEmpty
-    line: Line | None = None
+    line: NumberedLine | None = None
     timed_out: bool = False
 
 
@@ -109,10 +109,10 @@ class _Marker:
         self.number = 0
         self.matchers = [LineMatcher(pattern, self._on_match)] if pattern else []
 
-    def is_before(self, line: Line) -> bool:
+    def is_before(self, line: NumberedLine) -> bool:
         return 0 < self.number < line.number
 
-    def _on_match(self, line: Line, text: str) -> None:
+    def _on_match(self, line: NumberedLine, text: str) -> None:
         self.number = line.number
         self.matchers[0].is_done = True
 
@@ -127,7 +127,7 @@ class _LineCounter:
     def __init__(self) -> None:
         self._actors: set[str] = set()
 
-    def count_represented_lines(self, line: Line) -> int:
+    def count_represented_lines(self, line: NumberedLine) -> int:
         actor, repeats = find_ray_actor_or_task_name_or_empty(line.text), count_omitted_ray_repeats(line.text)
         if repeats:
             return repeats if actor in self._actors else 1
@@ -156,7 +156,7 @@ class RequiredLineTracker:
             problem = late.format(found=self.state.count, count=count, limit=exact_duration_text(limit))
             self._violate(problem, timed_out=True)
 
-    def _on_match(self, line: Line, text: str) -> None:
+    def _on_match(self, line: NumberedLine, text: str) -> None:
         if self.rule.after and not self._after.is_before(line):
             return
         if self.state.state == "broken" or is_command_echo_unless_sought(line.text, self.rule.pattern):
@@ -175,7 +175,7 @@ class RequiredLineTracker:
             too_many = _("{count} lines, at most {most} are allowed")
             self._violate(too_many.format(count=self.state.count, most=self.rule.at_most), line)
 
-    def _violate(self, problem: str, line: Line | None = None, *, timed_out: bool = False) -> None:
+    def _violate(self, problem: str, line: NumberedLine | None = None, *, timed_out: bool = False) -> None:
         self._events.record_first_violation_unless_stopping(
             self.state, RuleViolation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
         )
@@ -184,7 +184,7 @@ class RequiredLineTracker:
 class _DoubtfulLine(NamedTuple):
     """A forbidden line that counts when no step of its process follows until `due_s`, or the text around it no end."""
 
-    line: Line
+    line: NumberedLine
     due_s: float
     is_quoted: bool
 
@@ -235,7 +235,7 @@ class ForbiddenLineTracker:
                 del self._doubtful[key]
                 self._break(line)
 
-    def _on_match(self, line: Line, text: str) -> None:
+    def _on_match(self, line: NumberedLine, text: str) -> None:
         if (self.rule.after and not self._after.is_before(line)) or self._until.is_before(line):
             return
         if self._events.is_stopping or self._benign.matches_line(self.rule.log, line.number, line.text):
@@ -252,7 +252,7 @@ class ForbiddenLineTracker:
             return
         self._doubtful.setdefault((writer_prefix_or_empty(line.text), is_quoted), _DoubtfulLine(line, due_s, is_quoted))
 
-    def _break(self, line: Line) -> None:
+    def _break(self, line: NumberedLine) -> None:
         if self.state.state != "broken":
             self._events.forbidden.append(ForbiddenLineMatch(rule=self.rule, line=line))
         self._events.set_unless_broken(self.state, "broken", line.text)
@@ -264,7 +264,7 @@ class BenignLineTracker:
         self._markers: dict[tuple[str, str], _Marker] = {}
         self._events = events
 
-    def list_reportable_states(self) -> list[RuleState]:
+    def list_job_and_matched_states(self) -> list[RuleState]:
         """Return the states of the job's rules, and of those lines of the catalogue that came."""
         return [state for rule, state in self._rules if state.count or not isinstance(rule, FixBenignRule)]
 
@@ -289,7 +289,7 @@ class BenignLineTracker:
         return not rule.after or 0 < self._markers[log, rule.after].number < number
 
     def _matcher(self, log: str, rule: BenignRule, state: RuleState) -> LineMatcher:
-        def on_match(line: Line, text: str) -> None:
+        def on_match(line: NumberedLine, text: str) -> None:
             if self._is_due(rule, log, line.number):
                 state.count += 1
                 self._events.set_unless_broken(state, "held", line.text)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rlbox.config.pattern import compile_re2
-from rlbox.job.gate import ModelText
-from rlbox.logs.lines import Line, LineBlock, list_variants_without_ray_rank_and_bar
-from rlbox.logs.patterns import compile_pattern_set, find_matching_line_indexes, strip_anchors_and_group_names
+from rlbox.job.gate import IgnoredModelText
+from rlbox.logs.lines import LineBlock, NumberedLine, list_variants_without_ray_rank_and_bar
+from rlbox.logs.patterns import compile_pattern_set, find_candidate_line_indexes, strip_anchors_and_group_names
 from rlbox.logs.progress import STEP_LINE, parse_progress_line
 
 _WRITER = re.compile(
@@ -55,7 +55,7 @@ class LineMatcher:
     """
 
     pattern: str
-    on_match: Callable[[Line, str], None]
+    on_match: Callable[[NumberedLine, str], None]
     reads_overwritten: bool = False
     is_forbidden: bool = False
     reads_model_text: bool = False
@@ -72,7 +72,7 @@ class _WriterTexts:
 class ModelTextFilter:
     """What a model wrote in one log. A text that is begun counts as one when its end came: until then it is open."""
 
-    def __init__(self, patterns: Sequence[str], texts: Sequence[ModelText]) -> None:
+    def __init__(self, patterns: Sequence[str], texts: Sequence[IgnoredModelText]) -> None:
         self._patterns = patterns
         self._rules = texts
         self._writers: dict[str, _WriterTexts] = {}
@@ -84,7 +84,7 @@ class ModelTextFilter:
         for index, rule in enumerate(self._rules):
             yield LineMatcher(rule.begins, functools.partial(self._begin, index), reads_model_text=True)
 
-    def expire_and_check_open(self, line: Line) -> bool:
+    def expire_and_check_open(self, line: NumberedLine) -> bool:
         """Drop a text that is too long, then return whether the line lies in one whose end has not come yet."""
         texts = self._writers.get(writer_prefix_or_empty(line.text)) if self._rules else None
         if texts is None or not texts.begun:
@@ -103,14 +103,14 @@ class ModelTextFilter:
         """Return whether a line, read in one of these ways, says itself that a model wrote it: no fact of the run."""
         return any(compile_re2(pattern).search(text) for text in variants for pattern in self._patterns)
 
-    def _begin(self, rule: int, line: Line, text: str) -> None:
+    def _begin(self, rule: int, line: NumberedLine, text: str) -> None:
         if not self.expire_and_check_open(line) and (
             len(self._writers) < _WRITERS or writer_prefix_or_empty(line.text) in self._writers
         ):
             texts = self._writers.setdefault(writer_prefix_or_empty(line.text), _WriterTexts())
             texts.begun, texts.rule = line.number, rule
 
-    def _end(self, rule: int, line: Line, text: str) -> None:
+    def _end(self, rule: int, line: NumberedLine, text: str) -> None:
         texts = self._writers.get(writer_prefix_or_empty(line.text))
         if texts and self.expire_and_check_open(line) and texts.rule == rule and line.number > texts.begun:
             texts.ended.append(range(texts.begun, line.number))
@@ -133,13 +133,13 @@ class StepTracker:
         self.elapsed_s = 0.0
         self._steps: dict[tuple[str, str], _Steps] = {}
 
-    def record_step_of_line(self, line: Line, variants: Sequence[str]) -> None:
+    def record_step_of_line(self, line: NumberedLine, variants: Sequence[str]) -> None:
         text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
         reading = parse_progress_line(text) if text else None
         if reading is not None and reading.step is not None:
             self.record_step_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
 
-    def record_step_if_greater(self, line: Line, kind: str, step: float) -> None:
+    def record_step_if_greater(self, line: NumberedLine, kind: str, step: float) -> None:
         """Take a step that a line reports; one that is not greater than the last of its kind shows nothing."""
         key = (writer_prefix_or_empty(line.text), kind)
         if key not in self._steps and len(self._steps) >= _WRITERS:
@@ -151,7 +151,7 @@ class StepTracker:
         steps.last, steps.seen_s = step, self.elapsed_s
         steps.line_before, steps.line = steps.line, line.number
 
-    def is_latest_step_of_its_writer(self, line: Line) -> bool:
+    def is_latest_step_of_its_writer(self, line: NumberedLine) -> bool:
         """Whether the line reports a step itself: then it speaks of the training, and no sample is quoted."""
         return any(steps.line == line.number for steps in self._of_writer(line.text))
 
@@ -214,15 +214,15 @@ class LogSearch:
     def call_matchers_on_block(self, block: LineBlock) -> None:
         self._block = block
         self._unread_steps: Sequence[int] | None = None
-        indexes = find_matching_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits
+        indexes = find_candidate_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits
         hits = [(index, True, block[index]) for index in indexes]
         states = block.overwritten_states
         if states and self._in_overwritten.matchers:
             shown = LineBlock(block.joined_overwritten_states, len(states))
-            found = find_matching_line_indexes(self._in_overwritten.block_patterns, shown)
+            found = find_candidate_line_indexes(self._in_overwritten.block_patterns, shown)
             hits += [(states[index].line_index, False, shown[index]) for index in found]
         for index, is_line, text in sorted(hits, key=lambda hit: hit[:2]):  # overwritten states before their line
-            self._match(Line(number=block.first_number + index, text=text.strip()), text, is_line=is_line)
+            self._match(NumberedLine(number=block.first_number + index, text=text.strip()), text, is_line=is_line)
         if self._unread_steps is None and not self._has_undecided_lines():
             short = len(block.joined) <= _STEP_BYTES
             count = len(block) if short else block.joined.count(b"\n", len(block.joined) - _STEP_BYTES)
@@ -231,7 +231,7 @@ class LogSearch:
         if joined := block.joined.rstrip():
             self.last_line = joined[joined.rfind(b"\n") + 1 :].decode("utf-8", "replace").strip()
 
-    def _match(self, line: Line, text: str, *, is_line: bool) -> None:
+    def _match(self, line: NumberedLine, text: str, *, is_line: bool) -> None:
         variants = list_variants_without_ray_rank_and_bar(text)
         if self._model_texts.fits_model_output(variants):
             return
@@ -249,11 +249,11 @@ class LogSearch:
         if not self._reads_steps:
             return
         if self._unread_steps is None:
-            self._unread_steps = find_matching_line_indexes(_STEP_PATTERNS, self._block)
+            self._unread_steps = find_candidate_line_indexes(_STEP_PATTERNS, self._block)
         due = bisect.bisect_right(self._unread_steps, last_number - self._block.first_number)
         for index in self._unread_steps[:due]:
             text = self._block[index]
-            line = Line(number=self._block.first_number + index, text=text.strip())
+            line = NumberedLine(number=self._block.first_number + index, text=text.strip())
             variants = list_variants_without_ray_rank_and_bar(text)
             if not self._model_texts.fits_model_output(variants) and not self._model_texts.expire_and_check_open(line):
                 self._steps.record_step_of_line(line, variants)

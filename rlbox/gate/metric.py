@@ -16,7 +16,7 @@ from rlbox.gate.log_search import LineMatcher, StepTracker, writer_prefix_or_emp
 from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
-from rlbox.logs.lines import Line
+from rlbox.logs.lines import NumberedLine
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
@@ -41,14 +41,14 @@ _NAN_LINES = 3
 class NanWatch:
     """Ends a stage that goes on with NaN as its loss or reward, whatever rules its job has."""
 
-    def __init__(self, events: GateEvents, is_benign: Callable[[Line], bool]) -> None:
+    def __init__(self, events: GateEvents, is_benign: Callable[[NumberedLine], bool]) -> None:
         self.state = RuleState(kind="metric", rule=_NAN_RULE.describe())
         self._events = events
         self._is_benign = is_benign
         self._count_by_writer: Counter[str] = Counter()
         self.matcher = LineMatcher(_NAN_RULE.pattern, self._on_match)
 
-    def _on_match(self, line: Line, text: str) -> None:
+    def _on_match(self, line: NumberedLine, text: str) -> None:
         if self._is_benign(line) or is_command_echo_unless_sought(line.text, _NAN_RULE.pattern):
             return
         writer = writer_prefix_or_empty(line.text)
@@ -95,7 +95,7 @@ class MetricChecker:
         if self.state.state != "broken":
             self._events.set_unless_broken(self.state, "held", self._summary())
 
-    def _on_match(self, line: Line, text: str) -> None:
+    def _on_match(self, line: NumberedLine, text: str) -> None:
         if is_command_echo_unless_sought(line.text, self.rule.pattern):
             return
         found = compile_re2(self.rule.pattern).search(text)
@@ -129,7 +129,7 @@ class MetricChecker:
             return
         self._add_point(number, parse_logged_number(_get_by_path(row, self.rule.step_key)))
 
-    def _add_point(self, value: float, step: float | None, line: Line | None = None) -> None:
+    def _add_point(self, value: float, step: float | None, line: NumberedLine | None = None) -> None:
         """Take the next point; without a step, points are counted from 1."""
         if step is None or not math.isfinite(step):
             step = float(self.state.count + 1)
@@ -184,7 +184,7 @@ class MetricChecker:
             return problem.format(value=f"{self._value:g}", at=self._at(), most=self.rule.at_most)
         return ""
 
-    def _fail(self, problem: str, line: Line | None = None) -> None:
+    def _fail(self, problem: str, line: NumberedLine | None = None) -> None:
         violation = RuleViolation(rule=self.rule, problem=join(" ", (self.rule.name, problem)), line=line)
         self._events.record_first_violation_unless_stopping(self.state, violation)
 

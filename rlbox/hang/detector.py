@@ -43,7 +43,7 @@ def load_shipped_phases() -> _ShippedPhases:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhaseChange:
+class PhaseStartOrEnd:
     """A line that began a phase, or ended one (`phase` None)."""
 
     phase: Phase | None
@@ -51,17 +51,21 @@ class PhaseChange:
 
 
 def merge_phases(
-    job_phases: Sequence[Phase], shipped_phases: Sequence[Phase], silence_s: float, *, override_shipped_silence: bool
+    job_phases: Sequence[Phase],
+    shipped_phases: Sequence[Phase],
+    overriding_silence_s: float,
+    *,
+    override_shipped_silence: bool,
 ) -> tuple[Phase, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 
-    One of the job's own replaces the shipped one of its name. When the job states `silence_s`, it is that of every
-    shipped phase too.
+    One of the job's own replaces the shipped one of its name. `overriding_silence_s`, where the job states it, is that
+    of every shipped phase too.
     """
     names = {phase.name for phase in job_phases}
     kept = [phase for phase in shipped_phases if phase.name not in names]
     if override_shipped_silence:
-        kept = [phase.model_copy(update={"silence_s": silence_s}) for phase in kept]
+        kept = [phase.model_copy(update={"silence_s": overriding_silence_s}) for phase in kept]
     return (*job_phases, *kept)
 
 
@@ -79,8 +83,8 @@ class PhaseMatcher:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def parse_phase_changes(self, block: bytes) -> list[PhaseChange]:
-        changes: list[PhaseChange] = []
+    def parse_phase_changes(self, block: bytes) -> list[PhaseStartOrEnd]:
+        changes: list[PhaseStartOrEnd] = []
         at = 0
         while self._set and at < len(block) and (hit := self._set.find_next_candidate(block, at)) is not None:
             start, end = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit)
@@ -90,7 +94,7 @@ class PhaseMatcher:
             at = end + 1
         return changes
 
-    def parse_phase_change(self, text: str) -> PhaseChange | None:
+    def parse_phase_change(self, text: str) -> PhaseStartOrEnd | None:
         """Return what one line begins or ends; one that does both ends the phase."""
         if self._set is None:
             return None
@@ -98,8 +102,8 @@ class PhaseMatcher:
         if not fitting:
             return None
         if fitting[-1] >= len(self._begun_by):
-            return PhaseChange(phase=None, text=text)
-        return PhaseChange(phase=self._begun_by[fitting[0]][1], text=text)
+            return PhaseStartOrEnd(phase=None, text=text)
+        return PhaseStartOrEnd(phase=self._begun_by[fitting[0]][1], text=text)
 
 
 _COUNTERS = (
@@ -241,7 +245,7 @@ class HangDetector:
     def get_inactivity_s(self, now_s: float) -> float:
         return now_s - self._alive_s
 
-    def feed_lines(self, block: bytes, now_s: float) -> list[PhaseChange]:
+    def feed_lines(self, block: bytes, now_s: float) -> list[PhaseStartOrEnd]:
         block = select_last_whole_lines(block, LOOKED_AT_BYTES)
         lines = self._finder.parse_phase_changes(block)
         for line in lines:
@@ -249,11 +253,11 @@ class HangDetector:
         stepped = self._timer.feed(select_last_whole_lines(block, _COUNTED), now_s)
         if stepped and not lines and self._timer.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
-            lines = [PhaseChange(phase=self._training, text="")]
+            lines = [PhaseStartOrEnd(phase=self._training, text="")]
         self._note_activity(block, now_s, has_advanced=stepped or bool(lines))
         return lines
 
-    def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseChange | None:
+    def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseStartOrEnd | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
         line = self._finder.parse_phase_change(unfinished)
         if line and (line.phase is None or line.phase is self.phase):
@@ -301,7 +305,7 @@ class HangDetector:
             return HangOrTimeout(rule="silence", phase=self.phase, silent_s=silent_s, limit_s=limit_s)
         return None
 
-    def _enter(self, line: PhaseChange) -> None:
+    def _enter(self, line: PhaseStartOrEnd) -> None:
         phase = line.phase or self._unnamed
         if phase is self.phase:
             return

@@ -13,7 +13,7 @@ from typing import Any
 from rlbox.amounts import duration_text, duration_text_precise_below_minute, exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.detector import HangOrTimeout
-from rlbox.hang.nccl import NCCL_FOLDER, query_ras_and_copy_dumps
+from rlbox.hang.nccl import NCCL_FOLDER, write_ras_report_and_copy_dumps
 from rlbox.hang.stacks import STACKS_FOLDER, add_and_write_py_spy_stacks
 from rlbox.hang.waits import ProcessWait, describe_wait, probe_process_waits, sort_by_suspicion
 from rlbox.i18n import _, join
@@ -115,7 +115,7 @@ def write_hang_evidence(
     waits = tuple(sort_by_suspicion(waits, suspects))
     nccl = {"files": [], "trouble": ""}
     if going():
-        nccl = query_ras_and_copy_dumps(pids, directory / NCCL_FOLDER, stage_start_unix_s)
+        nccl = write_ras_report_and_copy_dumps(pids, directory / NCCL_FOLDER, stage_start_unix_s)
     facts = {
         "schema": 1,
         "stage": watched.stage.name,
@@ -159,7 +159,7 @@ def _process_to_json(wait: ProcessWait) -> dict[str, Any]:
     }
 
 
-def write_hang_markdown_if_hung(evidence_dir: Path, cause: Cause) -> None:
+def write_hang_markdown_if_evidence(evidence_dir: Path, cause: Cause) -> None:
     """Explain what was collected of a hang; nothing is written where there was none."""
     if facts := read_json_object_or_empty(evidence_dir / HANG_FILE):
         replace_file(evidence_dir / HANG_PAGE, _render_markdown(facts, cause).encode("utf-8", "replace"))

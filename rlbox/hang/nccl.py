@@ -145,7 +145,7 @@ _DUMP_DEFAULT = "/tmp/nccl_trace_rank_"  # noqa: S108 PyTorch's own default
 _MOST_DUMPS, _MOST_DUMP_BYTES = 64, 64 << 20
 
 
-def query_ras_and_copy_dumps(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
+def write_ras_report_and_copy_dumps(pids: Sequence[int], folder: Path, since_unix: float) -> dict[str, Any]:
     """Ask the RAS service that a process of the run has, and copy the recorder's dumps newer than `since_unix`.
 
     Returns the names of the `files` in `folder`, and in `trouble` why there is none of RAS. The dumps are pickles: they

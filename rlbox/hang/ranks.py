@@ -31,10 +31,10 @@ from rlbox.hang.waits import (
 )
 from rlbox.i18n import _, join, ngettext
 from rlbox.job.job import FLOORS
-from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_computing_gpus_or_all_if_unknown
+from rlbox.system.counters import ActivityRates, ActivitySample, compute_rates, select_computing_gpus_all_if_unmatched
 from rlbox.system.gpu import GpuStatus
 from rlbox.system.ports import list_fd_link_targets
-from rlbox.system.process_table import read_environ_or_empty, read_stat_fields_or_empty
+from rlbox.system.process_table import read_environ_or_empty, read_stat_or_empty_fields
 
 LIMIT_S = 20.0
 """After how long without work of any rank it is a hang: a run that works shows none for 3 s (H200)."""
@@ -53,7 +53,7 @@ stack tells whether it waits: NCCL connects ranks on the CPU, at 100 % of a core
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rank:
+class RankStatus:
     pid: int
     rank: int
     activity: RankActivity
@@ -67,7 +67,7 @@ class RankSample:
     told. `has_working_non_rank_process`: processes of the stage that are no ranks work.
     """
 
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankStatus, ...]
     missing_ranks: tuple[RankNumber, ...] = ()
     is_whole_world: bool = False
     has_remote_ranks: bool = False
@@ -114,7 +114,7 @@ def classify_rank_activity(rates: ActivityRates, pid: int, gpus: Iterable[GpuSta
     return "spins" if waits_in_kernel and rates.cpu <= _ONE_CORE else "unclear"
 
 
-def find_deadlock(sample: RankSample) -> Deadlock | None:
+def find_suspected_deadlock(sample: RankSample) -> Deadlock | None:
     ranks, missing = sample.ranks, sample.missing_ranks
     if not ranks or sample.has_working_non_rank_process or any(rank.activity == "works" for rank in ranks):
         return None
@@ -163,7 +163,7 @@ class DeadlockTracker:
 
         NCCL answers late, or once not at all: what it told stays, and the time goes on.
         """
-        before, found = self.deadlock, find_deadlock(sample)
+        before, found = self.deadlock, find_suspected_deadlock(sample)
         # where one of two only knows less, nobody worked between them
         if (
             before is None
@@ -230,7 +230,7 @@ def _find_mismatch(sample: RankSample) -> Deadlock | None:
     )
 
 
-def _name_unnamed_ranks(communicator: UnhealthyCommunicator, ranks: Sequence[Rank]) -> UnhealthyCommunicator:
+def _name_unnamed_ranks(communicator: UnhealthyCommunicator, ranks: Sequence[RankStatus]) -> UnhealthyCommunicator:
     """Add the ranks that NCCL only counts, where these are all others of this machine: a group of all ranks."""
     named = set(communicator.pid_of_rank.values())
     others = [rank for rank in ranks if rank.pid not in named and rank.rank >= 0]
@@ -256,7 +256,7 @@ def _names(numbers: Iterable[int]) -> str:
     return ngettext("rank {shown}", "ranks {shown}", len(known)).format(shown=shown)
 
 
-def _waiting(ranks: Sequence[Rank]) -> str:
+def _waiting(ranks: Sequence[RankStatus]) -> str:
     if not ranks:
         return _("the others wait")
     names = _names(rank.rank for rank in ranks)
@@ -326,7 +326,7 @@ class RankMonitor:
         before, self._before = self._before, self._probe(names)
         if before is None:
             return
-        ranks = find_rank_processes(names)
+        ranks = find_rank_or_gpu_processes(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
         self._tracker.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._tracker.deadlock is None:
@@ -360,7 +360,7 @@ class RankMonitor:
                 continue
             if told.kind == "disk" or (told.kind == "socket" and told.holder_pid_or_0 not in members):
                 return True
-            gpus = select_computing_gpus_or_all_if_unknown(self._before.gpus, {wait.pid}) if self._before else []
+            gpus = select_computing_gpus_all_if_unmatched(self._before.gpus, {wait.pid}) if self._before else []
             waits_for_gpu = told.kind != "busy" and stack and stack[0].lowercase_unqualified_name in _GPU_WAITS
             if waits_for_gpu and any(gpu.power_ratio >= FLOORS["gpu"] for gpu in gpus):
                 return True
@@ -399,13 +399,13 @@ def _name_calls(
     return dataclasses.replace(deadlock, description=described)
 
 
-def find_rank_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
+def find_rank_or_gpu_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
     told = {pid: _member(pid, read_environ_or_empty(pid)) for pid in wanted}
     ranks = []
     for pid, member in told.items():
-        _, fields = read_stat_fields_or_empty(pid)
+        _, fields = read_stat_or_empty_fields(pid)
         parent = told.get(int(fields[1])) if fields else None
         if member.rank >= 0 and not (parent and (parent.rank, parent.rendezvous) == (member.rank, member.rendezvous)):
             ranks.append(member)
@@ -424,7 +424,7 @@ def _sample_ranks(
     members = {member.pid: member for member in ranks}
     alive = [process.pid for process in later.processes if process.pid in members or process.pid in told]
     found = tuple(
-        Rank(
+        RankStatus(
             pid=pid,
             rank=members[pid].rank if pid in members and members[pid].rank >= 0 else told.get(pid, -1),
             activity=classify_rank_activity(_rates_of(earlier, later, {pid}), pid, later.gpus),

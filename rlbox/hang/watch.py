@@ -13,7 +13,7 @@ from rlbox.hang.detector import (
     LOOKED_AT_BYTES,
     HangDetector,
     HangOrTimeout,
-    PhaseChange,
+    PhaseStartOrEnd,
     load_shipped_phases,
     merge_phases,
     select_last_whole_lines,
@@ -67,7 +67,7 @@ class HangMonitor:
         self._looked_s: float | None = None
         self._pending_lines: bytes | None = None
         self._bar_bytes: int | None = None
-        self._phase_change: PhaseChange | None = None
+        self._phase_change: PhaseStartOrEnd | None = None
         self._phase_name = ""
         self._fed_s = self._bar_s = self._phase_recorded_s = self._paused_until_s = -math.inf
         self._began_unix = time.time()
@@ -163,7 +163,7 @@ class HangMonitor:
         if before is None:
             return
         usage = compute_cpu_usage(before, self._before, self._cores)
-        self._pace = max(_SLOWEST_PACE, usage.used_share_of_wanted)
+        self._pace = max(_SLOWEST_PACE, usage.used_share_of_wanted_or_1)
         log_advanced = self._detector.last_progress_s > since_s
         self._detector.feed_rates(compute_rates(before, self._before), now_s, log_advanced=log_advanced)
 

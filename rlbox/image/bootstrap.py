@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlbox.artifacts.apt_lock import debian_architecture_or_processor
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _
 from rlbox.system.command import run_command_or_raise
 from rlbox.system.files import cache_path
@@ -94,7 +94,7 @@ def cached_rootfs_archive_path(rootfs_checksum: str) -> Path:
 def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, store: ObjectStore) -> Path:
     """Return the archive of the system, made now from the store's packages unless it is there already.
 
-    Raises NodeError: mmdebstrap is not installed.
+    Raises MachineError: mmdebstrap is not installed.
     Raises WorkFailed: it failed; its last lines are quoted. Nothing is left half-written.
     """
     path = cached_rootfs_archive_path(rootfs_checksum)
@@ -117,7 +117,7 @@ def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, s
 
 def require_mmdebstrap() -> None:
     if shutil.which("mmdebstrap") is None or not _HOOKS.is_dir():
-        raise NodeError(
+        raise MachineError(
             _("mmdebstrap is not installed, and the target's base is bootstrapped from apt"),
             where="base.bootstrap",
             next_step=_("apt-get install mmdebstrap (or set base.image to an image by digest)"),

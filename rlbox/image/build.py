@@ -33,7 +33,7 @@ from rlbox.image.inputs import BuildInputs
 from rlbox.image.names import VERIFY_TAG_SUFFIX, tag_to_file_name, try_record_project_dir
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.image.sbom import SBOM_FILE, render_spdx_sbom
-from rlbox.image.show import list_image_layers
+from rlbox.image.show import list_image_layers_bottom_up
 from rlbox.system.file_lock import hold_lock, require_unlocked
 from rlbox.system.files import cache_path, write_atomic
 
@@ -85,7 +85,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         if why:
             app.dry.steps_before.append(_("the image {tag} is built: {why}").format(tag=plan.tag, why=why))
             app.dry.built_tags.add(plan.tag)
-            BuildInputs(app, plan, options).report_dry_run_and_plan_request()
+            BuildInputs(app, plan, options).record_dry_run_and_plan_request()
 
 
 def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: str | None) -> Path:
@@ -156,7 +156,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
     with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
     with app.collecting_refusals_if_dry_run("lock"):
-        request = BuildInputs(app, plan, options).report_dry_run_and_plan_request()
+        request = BuildInputs(app, plan, options).record_dry_run_and_plan_request()
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), translate(_BY_HAND.format(target=plan.target))] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}
@@ -179,13 +179,13 @@ def _check_fixes_or_untag_image(plan: ImagePlan) -> None:
     try:
         outcome = connect_engine().run_and_remove_container(container, _CHECKS_S)
     except (TimedOut, EngineError) as error:
-        connect_engine().try_untag_image(plan.tag)
+        connect_engine().try_remove_image_by_tag(plan.tag)
         late = _("did not end within {limit_s}").format(limit_s=exact_duration_text(_CHECKS_S))
         why = late if isinstance(error, TimedOut) else _("could not be run: {what}").format(what=error.what)
         raise WorkFailed(_("the checks of {tag} {why}").format(tag=plan.tag, why=why)) from error
     if outcome.ok:
         return
-    connect_engine().try_untag_image(plan.tag)
+    connect_engine().try_remove_image_by_tag(plan.tag)
     findings = [parse_finding(parse_untrusted_json(line)) for line in outcome.stdout.splitlines() if line[:1] == "{"]
     if not findings:
         stderr = outcome.stderr.strip()[-500:]
@@ -242,7 +242,7 @@ def _verify_build_is_reproducible(app: App, plan: ImagePlan, request: BuildReque
             next_step=_("full log: {log}").format(log=log),
         )
     finally:
-        connect_engine().try_untag_image(again)
+        connect_engine().try_remove_image_by_tag(again)
 
 
 def _diff_layers(first_tag: str, second_tag: str) -> list[str]:
@@ -250,7 +250,7 @@ def _diff_layers(first_tag: str, second_tag: str) -> list[str]:
     first, second = (list((image.get("RootFS") or {}).get("Layers") or ()) for image in images)
     if len(first) != len(second):
         return [_("{first} and {second} layers").format(first=len(first), second=len(second))]
-    commands = [layer.command for layer in list_image_layers(connect_engine().image_history(first_tag))]
+    commands = [layer.command for layer in list_image_layers_bottom_up(connect_engine().image_history(first_tag))]
     if len(commands) != len(first):
         commands = [""] * len(first)
     rows = enumerate(zip(first, second, commands, strict=True), 1)

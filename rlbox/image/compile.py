@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from packaging.utils import parse_wheel_filename
 
-from rlbox.amounts import align_rows, decimal_size_text, duration_text
+from rlbox.amounts import align_translated_rows, decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import fetch_missing_with_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -126,7 +126,7 @@ class _Compilation:
         self._app, self._target, self._lock = app, target, lock
         self._entry, self._row, self._options = entry, row, options
         self._store = ObjectStore(resolve_store_dir(None))
-        self._archs = entry.cuda_archs(target.hardware.arch)
+        self._archs = entry.list_archs_if_cuda(target.hardware.arch)
 
     def look(self) -> WheelResult:
         wheel = self._find_stored()
@@ -166,7 +166,7 @@ class _Compilation:
 
     def _find_stored(self) -> Package | None:
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
-        return wheel if wheel and self._store.is_present_and_intact(wheel.sha256, wheel.size) else None
+        return wheel if wheel and self._store.is_present_and_verified(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -226,7 +226,7 @@ class _Compilation:
                     target=self._target.name, name=name
                 ),
             )
-        self._store.add_file_if_sha256_matches(wheel, digest)
+        self._store.add_matching_file_return_sha256(wheel, digest)
         wheel.unlink()
         package = Package(
             name=self._row.name,
@@ -351,7 +351,7 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
 
 def format_wheel_results(results: Sequence[WheelResult]) -> str:
     return "\n".join(
-        align_rows(
+        align_translated_rows(
             (
                 one.inputs.name,
                 _("recipe {digest}").format(digest=one.inputs.inputs_sha256[:12]),

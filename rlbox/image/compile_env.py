@@ -21,7 +21,7 @@ from rlbox.amounts import duration_text
 from rlbox.app import App
 from rlbox.artifacts.git_tree import TAR_MTIME
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
 from rlbox.image.bootstrap import ensure_cached_rootfs_archive
@@ -29,7 +29,7 @@ from rlbox.image.plan import hash_rootfs_inputs
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, run_command_or_raise, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory_bytes
-from rlbox.system.progress import ProgressItem, show_progress
+from rlbox.system.progress import ProgressItem, show_progress_or_lines
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.compiled import Compile
@@ -181,18 +181,18 @@ PROGRAMS_DIR = Path(__file__).with_name("programs")
 _INSTALL_S = 1800.0
 
 
-class CompileRootfs(NamedTuple):
+class RootDirAndInterpreter(NamedTuple):
     root_dir: str
     interpreter_path: str
 
 
-def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> CompileRootfs:
+def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> RootDirAndInterpreter:
     """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
-    Raises NodeError: this machine has no Python of that version, or no C++ compiler.
+    Raises MachineError: this machine has no Python of that version, or no C++ compiler.
     """
     if not lock.toolchain:
-        return CompileRootfs("/", _own_python(target.python.version))
+        return RootDirAndInterpreter("/", _own_python(target.python.version))
     system = replace(lock, debs=lock.toolchain)
     checksum = hash_rootfs_inputs(system, target.build.epoch)
     folder = cache_path("compile", "systems", checksum[:24])
@@ -200,7 +200,7 @@ def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) ->
         archive = ensure_cached_rootfs_archive(system, checksum, target.build.epoch, store)
         with _draft_directory(folder) as draft:
             _unpack(archive, draft)
-    return CompileRootfs(str(folder), target.python.interpreter)
+    return RootDirAndInterpreter(str(folder), target.python.interpreter)
 
 
 def host_compiler_cache_suffix_or_empty(lock: Lock) -> str:
@@ -219,7 +219,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def _own_python(version: str) -> str:
     if not all(Path("/usr/bin", name).exists() for name in ("g++", "c++")):
-        raise NodeError(
+        raise MachineError(
             _(
                 "this machine has no C++ compiler; the target has a base image, so its packages are "
                 "compiled with the compiler of this machine"
@@ -228,7 +228,7 @@ def _own_python(version: str) -> str:
         )
     found = run_command(Command(argv=(find_uv_bin(), "python", "find", "--no-python-downloads", version)))
     if not found.ok:
-        raise NodeError(
+        raise MachineError(
             _(
                 "this machine has no Python {version}; the target has a base image, so its packages are "
                 "compiled with the Python of this machine"
@@ -395,7 +395,7 @@ _TAIL_LINES = 15
 def can_use_user_namespace_or_raise_if_none() -> bool:
     """Return whether namespaces need a user namespace around them, which whoever has no privilege can make.
 
-    Raises NodeError: this machine gives none, so that a build could reach the network.
+    Raises MachineError: this machine gives none, so that a build could reach the network.
     """
     said = ""
     for mapped in (True, False):
@@ -406,7 +406,7 @@ def can_use_user_namespace_or_raise_if_none() -> bool:
         if tried.ok:
             return mapped
         said = said or tried.stderr.strip()
-    raise NodeError(
+    raise MachineError(
         _("this machine does not allow namespaces for a build, so the build cannot run without network: {said}").format(
             said=said
         ),
@@ -436,7 +436,7 @@ def build_wheel_in_namespaces(
         source_subdir=entry.folder,
         create_user_namespace=can_use_user_namespace_or_raise_if_none(),
     )
-    with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
+    with open(log_path, "wb") as out, show_progress_or_lines(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
         try:
             code = _follow(process, box / "units.log", show)

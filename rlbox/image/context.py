@@ -15,7 +15,7 @@ from typing import Any
 from rlbox import __version__
 from rlbox.app import list_rlbox_base_requirements
 from rlbox.config.project import PACKAGE, SHIPPED, Project
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
 from rlbox.system.files import compute_file_sha256, hardlink_or_make_readonly_copy, write_atomic
@@ -107,7 +107,7 @@ def is_hashed_rlbox_file(path_in_package: str) -> bool:
 def _ca_bundle() -> str:
     if path := find_custom_ca_bundle_or_empty():
         return path
-    raise NodeError(
+    raise MachineError(
         _("the target keeps the site's CA bundle in its image, and this machine names none"),
         where="build.bake_ca",
         next_step=_("name it with RLBOX_CA_BUNDLE"),

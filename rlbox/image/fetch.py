@@ -21,7 +21,7 @@ from rlbox.errors import WorkFailed
 from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_artifacts_without_os_and_runtime, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_artifacts_without_os_and_rlbox, list_install_artifacts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class _TargetFetch:
         self._profile = options.sources_profile or plan.sources_profile
         self._has_base_image = "@" in self._lock.base and not options.inplace_only
         files = (
-            list_artifacts_without_os_and_runtime(self._lock)
+            list_artifacts_without_os_and_rlbox(self._lock)
             if options.inplace_only
             else list_install_artifacts(self._lock)
         )
@@ -78,12 +78,12 @@ class _TargetFetch:
         app, options, store, lock = self._app, self._options, self._store, self._lock
         base = self._list_known_base_files()
         files = (*base, *self._files)
-        rows = measure_groups_and_total(files, store.is_present_and_intact)
+        rows = measure_groups_and_total(files, store.is_present_and_verified)
         if unknown := self._has_base_image and not base:
             app.add_dry_run_unchecked(
                 _("its manifest is not in the store"), _("files of the base image {image}").format(image=lock.base)
             )
-        missing = [file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
+        missing = [file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
         if options.import_dir:
             would = _("import {folder}").format(folder=options.import_dir)
             with app.collecting_refusals_if_dry_run("export"):
@@ -120,7 +120,7 @@ class _TargetFetch:
             )
             export = ObjectStore(export_dir)
             for file in files:
-                if not export.is_present_and_intact(file.sha256, file.size):
+                if not export.is_present_and_verified(file.sha256, file.size):
                     store.link_object(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
@@ -147,9 +147,9 @@ class _TargetFetch:
         store, lock, export = self._store, self._lock, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
-            if store.is_present_and_intact(digest):
+            if store.is_present_and_verified(digest):
                 present += 1
-            elif store.add_file_if_sha256_matches(export.path(digest), digest) == digest:
+            elif store.add_matching_file_return_sha256(export.path(digest), digest) == digest:
                 imported += 1
             else:
                 damaged.append(digest)
@@ -165,7 +165,7 @@ class _TargetFetch:
                 next_step=_("export again and repeat the import, which takes only the missing parts"),
             )
         self._record()
-        missing = [file.file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
+        missing = [file.file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
         missing += [lock.base] if self._has_base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""

@@ -24,7 +24,9 @@ from rlbox.target.target import Target
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
 
 
-def render_compose_files(target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]) -> dict[str, str]:
+def render_compose_files_or_empty(
+    target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]
+) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
@@ -81,7 +83,7 @@ def _ulimits(limits: Mapping[str, str]) -> list[tuple[str, tuple[str, str]]]:
 
 
 def render_apptainer_definition(
-    target: Target, container: ContainerDefaults, template_dirs: Sequence[Path], image_reference: str
+    target: Target, container: ContainerDefaults, template_dirs: Sequence[Path], image_or_tar_path: str
 ) -> str:
     """Return a definition file that starts from a name in a registry, or from an archive of `rlbox save` (`*.tar`).
 
@@ -90,8 +92,8 @@ def render_apptainer_definition(
     values = {
         "target": target,
         "container": container,
-        "image": image_reference,
-        "archive": image_reference.endswith(".tar"),
+        "image": image_or_tar_path,
+        "archive": image_or_tar_path.endswith(".tar"),
         "limits": " ".join(format_resource_args_without_gpus(container)),
     }
     return render_template(template_dirs, "apptainer.def.j2", values)
@@ -140,14 +142,14 @@ def render_onstart(
     added_script: str = "",
     upload_dir: str = "",
     *,
-    ignore_stack_conflicts: bool = False,
+    script_ignores_stack_conflicts: bool = False,
 ) -> OnstartScript:
     """Return the on-start script of a target.
 
     `added_script`: Shell text that is carried out at every start, after everything else.
     `upload_dir`: Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without
       rlbox.
-    `ignore_stack_conflicts`: Install a stack there that contradicts itself.
+    `script_ignores_stack_conflicts`: Install a stack there that contradicts itself.
     Raises SpecError: the target is not for vast.ai, or the script is too large even packed.
     """
     require_vast_target(target)
@@ -158,7 +160,7 @@ def render_onstart(
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),
         "sent": upload_dir,
-        "force": ignore_stack_conflicts,
+        "force": script_ignores_stack_conflicts,
     }
     script = render_template(template_dirs, "onstart.sh.j2", values)
     if _fits(script):
@@ -175,7 +177,7 @@ def render_onstart(
     return OnstartScript(target=target.name, script=script, field_text=text, encoding="gzip")
 
 
-def render_onstart_files(target: Target, template_dirs: Sequence[Path]) -> dict[str, str]:
+def render_onstart_files_or_empty(target: Target, template_dirs: Sequence[Path]) -> dict[str, str]:
     if target.hardware.platform != "vast":
         return {}
     return {f"images/{target.name}/onstart.sh": render_onstart(target, template_dirs).field_text}

@@ -89,7 +89,7 @@ class BuildInputs:
         profile = load_profile_without_dead_mirrors(self._app, self._sources, self._site, files)
         return replace(run, step_env=plan_package_indexes(plan.torch_groups, self._site, profile).env)
 
-    def report_dry_run_and_plan_request(self) -> BuildRequest:
+    def record_dry_run_and_plan_request(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
             with app.collecting_refusals_if_dry_run("store"):
@@ -203,7 +203,7 @@ class BuildInputs:
         ]
         if plan.rootfs_checksum and cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.is_present_and_intact(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.is_present_and_verified(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         lock, store, everything = self._lock, self._store, self._options.hermetic

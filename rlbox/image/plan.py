@@ -18,7 +18,7 @@ from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.patches import (
     ResolvedPatch,
@@ -27,9 +27,9 @@ from rlbox.fixes.patches import (
     render_patch_manifest_json,
     resolve_patches_with_skipped,
 )
-from rlbox.fixes.render import RenderedFixes, render_fix_check_manifest_json, select_and_render_fixes
+from rlbox.fixes.render import RenderedFixes, render_fix_check_manifest_json, render_fixes_or_raise_refusal
 from rlbox.i18n import _
-from rlbox.image.forms import render_compose_files, render_onstart_files
+from rlbox.image.forms import render_compose_files_or_empty, render_onstart_files_or_empty
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.job.job import load_target_ports_by_job_dot_port
@@ -228,8 +228,8 @@ def plan_image_without_tag(
         return render_template(template_dirs, name, values)
 
     stages = group_adjacent_layers_by_stage(plan_python_layers(target, lock))
-    versions = list_stack_package_versions_or_empty(target, lock)
-    baked = select_and_render_fixes(fixes, target, versions)
+    versions = map_packages_to_version_or_empty(target, lock)
+    baked = render_fixes_or_raise_refusal(fixes, target, versions)
     container = build_container_defaults(target, baked)
     patches = resolve_patches_with_skipped(baked.fixes, target, versions, patch_texts)
     dockerfile = text("Dockerfile.j2", **build_dockerfile_values(target, lock, stages, baked, patches))
@@ -253,8 +253,8 @@ def plan_image_without_tag(
         tag="",
         rendered_files={
             f"images/{target.name}/Dockerfile": dockerfile,
-            **render_compose_files(target, container, template_dirs),
-            **render_onstart_files(target, template_dirs),
+            **render_compose_files_or_empty(target, container, template_dirs),
+            **render_onstart_files_or_empty(target, template_dirs),
             "Dockerfile.base": _BASE_HEAD + text("base.j2", interpreter="/usr/bin/python3"),
         },
         context_files={"Dockerfile": dockerfile, **files, **(_list_lock_files(lock, stages) if lock else {})},
@@ -482,7 +482,7 @@ class ImageSources:
     @classmethod
     def load(cls, project: Project, target_name: str) -> ImageSources:
         loaded = load_target_with_fix_apt_packages(project, target_name)
-        patches = project.require_patch_files(target_name, loaded.target.non_git_patch_file_names)
+        patches = project.require_patch_files(target_name, loaded.target.patches_folder_file_names)
         return cls(
             target=loaded.target,
             lock=load_lock(project.own_or_shipped_lock_file(target_name)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import align_rows, decimal_size_text
+from rlbox.amounts import align_translated_rows, decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.engine.connection import connect_engine
@@ -29,7 +29,7 @@ _SUM, _ID = "sha256:", len("sha256:") + 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineImage:
+class NamedEngineImage:
     """An image with a label of rlbox, by one of its names.
 
     `name`: `rlbox/TARGET:PROJECT`, or the image's id where it has no name left.
@@ -54,17 +54,17 @@ class EngineImage:
         return self.name[:_ID] if self.name.startswith(_SUM) else self.name
 
 
-def format_image_size_state_table(images: Sequence[EngineImage]) -> list[str]:
+def format_image_size_state_table(images: Sequence[NamedEngineImage]) -> list[str]:
     rows: list[Sequence[str]] = [(_("image"), _("size"), _("state"))]
     for image in images:
         state = image.state
         if image.containers:
             state = _("{state}; container {container}").format(state=state, container=image.containers[0])
         rows.append((image.display_name, decimal_size_text(image.size), state))
-    return align_rows(rows)
+    return align_translated_rows(rows)
 
 
-def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
+def format_would_remove_lines(images: Iterable[NamedEngineImage]) -> list[str]:
     lines = []
     for image in images:
         text = _("would remove {image}, {size}: {state}") if image.spare else _("would remove {image}, {size}")
@@ -73,7 +73,7 @@ def format_would_remove_lines(images: Iterable[EngineImage]) -> list[str]:
     return lines
 
 
-def sum_bytes_of_distinct_images(images: Iterable[EngineImage]) -> int:
+def sum_bytes_of_distinct_images(images: Iterable[NamedEngineImage]) -> int:
     return sum({row.identity: row.size for row in images}.values())
 
 
@@ -82,7 +82,7 @@ _SHORT = 12
 """Digits of an id that will do for one without a name."""
 
 
-def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
+def list_all_rlbox_images(current_project: Project) -> list[NamedEngineImage]:
     """Return the engine's images that rlbox built, one for each name, those of this project first.
 
     Raises EngineError: the engine does not answer.
@@ -100,11 +100,11 @@ def list_all_rlbox_images(current_project: Project) -> list[EngineImage]:
 
 
 def select_images(
-    project_of_targets: Project, images: Sequence[EngineImage], tags_ids_or_targets: Iterable[str]
-) -> list[EngineImage]:
+    project_of_targets: Project, images: Sequence[NamedEngineImage], tags_ids_or_targets: Iterable[str]
+) -> list[NamedEngineImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
     own = project_name(project_of_targets)
-    found: dict[str, EngineImage] = {}
+    found: dict[str, NamedEngineImage] = {}
     for name in tags_ids_or_targets:
         wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_rlbox_image_tag(name, own))
         named = [
@@ -121,7 +121,7 @@ def select_images(
     return list(found.values())
 
 
-def untag_or_remove_images(images: Iterable[EngineImage]) -> None:
+def untag_or_remove_images(images: Iterable[NamedEngineImage]) -> None:
     """Take the names off some images; one without a name left goes, unless a container has been made from it."""
     for row in images:
         connect_engine().remove_image_if_exists(row.name)
@@ -129,7 +129,7 @@ def untag_or_remove_images(images: Iterable[EngineImage]) -> None:
 
 def _describe_image(
     project: Project, own: str, row: dict[str, Any], name: str, containers: tuple[str, ...]
-) -> EngineImage:
+) -> NamedEngineImage:
     target, of = parse_image_tag_or_empty(name)
     folder = find_recorded_project_dir_or_empty(of) if of else ""
     state, spare = "", False
@@ -147,7 +147,7 @@ def _describe_image(
         spare = not os.path.isdir(folder)
         text = _("its project is gone: {folder}") if spare else _("of the project in {folder}")
         state = text.format(folder=folder)
-    return EngineImage(
+    return NamedEngineImage(
         name=name,
         identity=str(row["Id"]),
         target=target or str((row.get("Labels") or {}).get(TARGET_LABEL, "")),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import decimal_size_text, pad_to_columns
+from rlbox.amounts import decimal_size_text, pad_translated_to_columns
 from rlbox.app import App
 from rlbox.artifacts.relock import get_version_commit_or_empty, list_lock_changes, map_groups_to_image_entries
 from rlbox.engine.connection import connect_engine, find_image
@@ -33,7 +33,7 @@ class ImageLayer:
     command: str
 
 
-def list_image_layers(
+def list_image_layers_bottom_up(
     engine_history: Sequence[Mapping[str, Any]], *, has_patch_layer: bool = False
 ) -> tuple[ImageLayer, ...]:
     """Return the layers, the lowest first; `engine_history` is the engine's, the highest first, empty layers among it.
@@ -107,7 +107,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
             next_step=f"docker image inspect {reference}",
         )
     lock, no_lock_reason = _read_lock(image["Id"])
-    layers = list_image_layers(
+    layers = list_image_layers_bottom_up(
         connect_engine().image_history(image["Id"]), has_patch_layer=bool(labels.get("rlbox.patches"))
     )
     return {
@@ -201,7 +201,7 @@ def _format(image: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(label: str, value: str) -> str:
-    return f"{pad_to_columns(label, 8)} {translate(value)}"
+    return f"{pad_translated_to_columns(label, 8)} {translate(value)}"
 
 
 def _format_group(group: Mapping[str, Any]) -> Iterator[str]:

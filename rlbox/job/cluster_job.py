@@ -8,7 +8,7 @@ from typing import Literal
 
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.job.job import ClusterTable, Job, RayJob, Stage
+from rlbox.job.job import ClusterOverrides, Job, RayJobSubmission, Stage
 from rlbox.job.params import SET, ParamValues
 from rlbox.job.plan import RunCluster
 
@@ -37,7 +37,7 @@ class ClusterParams:
         return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 
 
-def require_cluster_table(job: Job) -> ClusterTable:
+def require_cluster_table(job: Job) -> ClusterOverrides:
     if job.cluster is None:
         raise SpecError(
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),
@@ -62,7 +62,7 @@ class ResolvedJob:
     preset_run_id: str = ""
 
 
-def replace_ray_by_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> ResolvedJob:
+def adapt_job_to_cluster(job: Job, values: ParamValues, cluster_params: ClusterParams) -> ResolvedJob:
     """Return a job without a Ray of its own, and its parameters; what `--set` says stays."""
     table = require_cluster_table(job)
     given = {
@@ -90,7 +90,7 @@ def _stage(stage: Stage, head: str, cluster_params: ClusterParams) -> Stage:
     Its processes are in other containers, and on other machines: that those here do nothing says nothing of them.
     """
     dashboard = f"http://127.0.0.1:{cluster_params.ports['dashboard']}"
-    ray = RayJob.model_construct(dashboard=dashboard, service="", temp_dir=cluster_params.temp_dir)
+    ray = RayJobSubmission.model_construct(dashboard=dashboard, service="", temp_dir=cluster_params.temp_dir)
     away = stage.ray is not None or stage.own_ray
     return stage.model_copy(
         update={

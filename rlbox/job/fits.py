@@ -15,14 +15,14 @@ CARD = "card"
 """What a formula calls the memory of one GPU in bytes, as its driver tells it; 0 where nobody says."""
 
 
-class Holds(SpecModel):
+class Precondition(SpecModel):
     """Arithmetic that a program asserts, or that nothing good comes of: asked before it starts."""
 
     holds: Expression = Field(description="formula that must be true")
     says: SingleLine = Field(description="error message if it is false; {NAME} inserts a parameter or an amount")
 
 
-class StageFits(SpecModel):
+class StageRequirements(SpecModel):
     """What one stage needs. Parts of a table add up; a job's stages share all but the disk, on which theirs add up."""
 
     nodes: Expression = Field("1", description="number of nodes, a formula")
@@ -36,7 +36,7 @@ class StageFits(SpecModel):
     disk: dict[ParamName, Expression] = Field(
         default_factory=dict, description="space that its files take on the data disk, bytes, by part; parts are added"
     )
-    rules: tuple[Holds, ...] = Field((), description="conditions that must be true before the job starts")
+    rules: tuple[Precondition, ...] = Field((), description="conditions that must be true before the job starts")
     hours: tuple[()] | tuple[Expression, Expression] = Field(
         (), description="assumed minimum and maximum hours, until a run was measured; empty: unknown"
     )
@@ -49,7 +49,7 @@ class StageFits(SpecModel):
         yield from ((f"rules[{number}].holds", rule.holds) for number, rule in enumerate(self.rules))
 
 
-class Fits(SpecModel):
+class JobRequirements(SpecModel):
     """What the stages of a job need of their machines, and what may be turned when that is not there."""
 
     size: dict[ParamName, ParamName] = Field(
@@ -61,10 +61,10 @@ class Fits(SpecModel):
     let: dict[ParamName, Expression] = Field(
         default_factory=dict, description="named amounts for formulas; each can use earlier ones"
     )
-    stages: dict[Name, StageFits] = Field(default_factory=dict, description="requirements by stage name")
+    stages: dict[Name, StageRequirements] = Field(default_factory=dict, description="requirements by stage name")
 
 
-def find_fits_formula_problems(fits: Fits, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
+def find_fits_formula_problems(fits: JobRequirements, params: Mapping[str, Param], stages: Iterable[str]) -> list[str]:
     known = {*params, CARD}
     problems = [
         _("fits.{where}: {name!r} is not a parameter{suggest}").format(

@@ -142,7 +142,7 @@ class FixBenignRule(BenignRule):
     known: str = ""
 
 
-class ModelText(Rule):
+class IgnoredModelText(Rule):
     """A text of several lines that a model wrote, as a trainer prints it, between two lines of its own."""
 
     filled_patterns = ("begins", "ends")
@@ -304,7 +304,7 @@ class HttpProbe(Rule):
             )
 
 
-class ProbeRule(HttpProbe):
+class FinalProbeRule(HttpProbe):
     """A request made when the command has ended well, while its services still run."""
 
     within_s: Seconds = Field(30.0, description="time limit for the expected response, seconds")
@@ -348,7 +348,7 @@ class Gate(Rule):
     model_output: tuple[PatternText, ...] = Field(
         (), description="RE2 patterns of lines that a model wrote; other rules skip them"
     )
-    model_texts: tuple[ModelText, ...] = Field(
+    model_texts: tuple[IgnoredModelText, ...] = Field(
         (), description="texts of several lines that a model wrote; other rules skip them"
     )
     exit_codes: tuple[Annotated[int, Field(ge=0, le=255)], ...] = Field(
@@ -356,7 +356,7 @@ class Gate(Rule):
     )
     files: tuple[FileRule, ...] = Field((), description="output files that must exist and be complete")
     metrics: tuple[MetricRule, ...] = Field((), description="numbers to check, from a log or a JSON Lines file")
-    probes: tuple[ProbeRule, ...] = Field(
+    probes: tuple[FinalProbeRule, ...] = Field(
         (), description="HTTP requests after the command has passed, while services run"
     )
 

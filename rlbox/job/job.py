@@ -29,7 +29,7 @@ from rlbox.config.toml_files import format_spec_path, parse_toml, read_utf8_text
 from rlbox.config.units import Seconds
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.job.fits import Fits, find_fits_formula_problems
+from rlbox.job.fits import JobRequirements, find_fits_formula_problems
 from rlbox.job.gate import FileRule, FillText, Gate, LineRule, MetricRule, Ready
 from rlbox.job.names import SOURCE_PARAM, STAGE_LOG
 from rlbox.job.param import (
@@ -145,7 +145,7 @@ class Service(SpecModel):
     secrets: tuple[EnvName, ...] = Field((), description="names of the job's secrets that the service gets")
 
 
-class RayJob(SpecModel):
+class RayJobSubmission(SpecModel):
     """The stage's command is the entrypoint of a job submitted through the Ray Jobs API."""
 
     dashboard: Word = Field(description="address of the Ray dashboard: http://127.0.0.1:{port.NAME}")
@@ -153,7 +153,7 @@ class RayJob(SpecModel):
     temp_dir: Word = Field(description="--temp-dir of the Ray head, which contains the driver's log")
 
 
-class Limits(SpecModel):
+class StageTimeLimits(SpecModel):
     """How long a stage may take and be silent, seconds."""
 
     total_s: Seconds = Field(3600.0, description="longest duration of the stage, wall-clock seconds")
@@ -176,14 +176,14 @@ class Stage(SpecModel):
     listens: tuple[PortOpenToOthers, ...] = Field(
         (), description="ports of the command that other machines may reach, as for services"
     )
-    ray: RayJob | None = Field(None, description="submit the command as a Ray job; absent: run it directly")
+    ray: RayJobSubmission | None = Field(None, description="submit the command as a Ray job; absent: run it directly")
     own_ray: bool = Field(False, description="the command starts its own Ray head, as verl does")
     env: dict[EnvName, str] = Field(default_factory=dict, description="environment variables; override the job's")
     secrets: tuple[EnvName, ...] = Field(
         (), description="names of the job's secrets for the command and, with ray, its head"
     )
     gate: Gate = Field(Gate(), description="pass criteria of the stage; default: exit code 0")
-    limits: Limits = Field(Limits(), description="time limits and hang detection")
+    limits: StageTimeLimits = Field(StageTimeLimits(), description="time limits and hang detection")
     phases: tuple[Phase, ...] = Field(
         (), description=f"your own phases, tried before the built-in ones; see {get_main_docs_url('hangs')}"
     )
@@ -200,7 +200,7 @@ class Resume(SpecModel):
     )
 
 
-class ClusterTable(SpecModel):
+class ClusterOverrides(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
     ray: Word | None = Field(None, description="service that is the Ray head, replaced by the cluster; absent: none")
@@ -212,7 +212,7 @@ class ClusterTable(SpecModel):
     )
 
 
-class SourceTable(SpecModel):
+class FrameworkSource(SpecModel):
     """The framework that a job calls, for which `--set source=DIR` puts a work tree in front of the installed one."""
 
     package: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")] = Field(
@@ -235,13 +235,13 @@ class Job(SpecModel):
         default_factory=dict, description="named sets of parameter values; include names other profiles to apply first"
     )
     resume: Resume = Field(Resume(), description="changes for stages that are attempted again")
-    cluster: ClusterTable | None = Field(
+    cluster: ClusterOverrides | None = Field(
         None, description=f"settings for a multi-node run; absent: one machine only; see {get_main_docs_url('cluster')}"
     )
-    source: SourceTable | None = Field(
+    source: FrameworkSource | None = Field(
         None, description=f"framework that --set source=DIR replaces; see {get_main_docs_url('jobs')}"
     )
-    fits: Fits | None = Field(
+    fits: JobRequirements | None = Field(
         None, description=f"required GPUs, memory and disk; absent: not checked; see {get_main_docs_url('planner')}"
     )
     next: tuple[Word, ...] = Field((), description="suggestions after a passed run: arguments of `rlbox run JOB`")

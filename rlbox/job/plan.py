@@ -17,11 +17,11 @@ from rlbox.job.gate import (
     PLAN_CONTEXT,
     BenignRule,
     FileRule,
+    FinalProbeRule,
     FixBenignRule,
     ForbidRule,
+    IgnoredModelText,
     MetricRule,
-    ModelText,
-    ProbeRule,
     Ready,
     RequireRule,
 )
@@ -35,7 +35,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]+)(?:\.([a-z0-9_-]+))?\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunPaths:
+class ProcessPaths:
     """Where things are, as the stage's processes see them: in the container, or on the host for `here`.
 
     `python` is the stack's interpreter, `rlbox` the one that has rlbox, `source` the user's tree of the job's
@@ -57,7 +57,7 @@ class PlaceholderFiller:
     `{attempt}`; what came by `--set` stands for itself.
     """
 
-    def __init__(self, job: Job, values: ParamValues, paths: RunPaths, attempt: int = 1) -> None:
+    def __init__(self, job: Job, values: ParamValues, paths: ProcessPaths, attempt: int = 1) -> None:
         self._job = job.name
         self.attempt = attempt
         self._known = {name: str(value) for name, value in asdict(paths).items()}
@@ -96,12 +96,12 @@ class PlaceholderFiller:
         return tuple(text for word, text in filled if text or word not in self._optional)
 
     def fill_env(
-        self, path_for_errors: str, table: Mapping[str, str], *, adds_source_folder_to_pythonpath: bool = False
+        self, path_for_errors: str, table: Mapping[str, str], *, creates_pythonpath_for_source: bool = False
     ) -> dict[str, str]:
         """Return variables filled in; `[source]` comes first in a PYTHONPATH, which may be made for it."""
         env = {key: self.fill_text(f"{path_for_errors}.{key}", value) for key, value in table.items()}
         folders = [folder for folder in env.get(_PYTHONPATH, "").split(":") if folder]
-        if self._source and self._source not in folders and (adds_source_folder_to_pythonpath or _PYTHONPATH in env):
+        if self._source and self._source not in folders and (creates_pythonpath_for_source or _PYTHONPATH in env):
             env[_PYTHONPATH] = ":".join([self._source, *folders])
         return env
 
@@ -143,7 +143,7 @@ class ServicePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayPlan:
+class RaySubmission:
     """The Ray Jobs API that the stage's command is submitted to; `service` is empty where a cluster's head has it."""
 
     dashboard: str
@@ -168,7 +168,7 @@ class StagePlan:
     env: Mapping[str, str]
     services: tuple[ServicePlan, ...]
     needs: tuple[FileRule, ...]
-    ray: RayPlan | None
+    ray: RaySubmission | None
     total_s: float
     silence_s: float
     require: tuple[RequireRule, ...] = ()
@@ -176,11 +176,11 @@ class StagePlan:
     forbid: tuple[ForbidRule, ...] = ()
     benign: tuple[BenignRule, ...] = ()
     model_output: tuple[str, ...] = ()
-    model_texts: tuple[ModelText, ...] = ()
+    model_texts: tuple[IgnoredModelText, ...] = ()
     exit_codes: tuple[int, ...] = (0,)
     files: tuple[FileRule, ...] = ()
     metrics: tuple[MetricRule, ...] = ()
-    probes: tuple[ProbeRule, ...] = ()
+    probes: tuple[FinalProbeRule, ...] = ()
     listens: tuple[str, ...] = ()
     own_ray: bool = False
     attempt: int = 1
@@ -191,7 +191,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodePlan:
+class RayNodeAddress:
     """A node of the cluster that a run is on: where its Ray takes connections, as the others reach it."""
 
     name: str
@@ -208,7 +208,7 @@ class RunCluster:
 
     name: str
     closed: str
-    nodes: tuple[NodePlan, ...]
+    nodes: tuple[RayNodeAddress, ...]
     words: str = ""
     options: str = ""
 
@@ -235,7 +235,7 @@ class RunPlan:
     place: str
     profile: str
     params: Mapping[str, Scalar]
-    paths: RunPaths
+    paths: ProcessPaths
     env: Mapping[str, str]
     stages: tuple[StagePlan, ...]
     digest: str = ""
@@ -274,7 +274,7 @@ class RunPlan:
 def plan_run(
     job: Job,
     values: ParamValues,
-    paths: RunPaths,
+    paths: ProcessPaths,
     *,
     run_id: str,
     place: str,
@@ -291,7 +291,7 @@ def plan_run(
         profile=values.profile,
         params=dict(values.params),
         paths=paths,
-        env=fill.fill_env("env", job.env, adds_source_folder_to_pythonpath=True),
+        env=fill.fill_env("env", job.env, creates_pythonpath_for_source=True),
         stages=tuple(
             plan_stage(job, stage, number, fill, run_id)
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
@@ -315,7 +315,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
     services = {service.name: service for service in job.services}
     ray = None
     if stage.ray:
-        ray = RayPlan(
+        ray = RaySubmission(
             dashboard=fill.fill_text(f"{where}.ray.dashboard", stage.ray.dashboard),
             service=stage.ray.service,
             temp_dir=fill.fill_text(f"{where}.ray.temp_dir", stage.ray.temp_dir),

@@ -156,10 +156,10 @@ def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
     return ()
 
 
-def find_docker_image_index(call: Call) -> int | None:
+def find_docker_image_index(docker_run_call: Call) -> int | None:
     i = 0
-    while i < len(call.words):
-        text = call.words[i].text
+    while i < len(docker_run_call.words):
+        text = docker_run_call.words[i].text
         if not text.startswith("-"):
             return i
         alone = "=" in text or text in _DOCKER_FLAGS or re.fullmatch(r"-[ditPq]+|-[epvwuhlmc]\S.*", text, re.DOTALL)

@@ -35,7 +35,7 @@ SetBy = Literal["shell", "prefix", "export", "word", "dockerfile", "data"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class VariableSetting:
     """A variable and the value it gets."""
 
     name: str
@@ -50,7 +50,7 @@ class Document:
     name: str
     text: str
     shells: list[Source] = field(default_factory=list)  # texts that a shell of its own runs
-    settings: list[Setting] = field(default_factory=list)
+    settings: list[VariableSetting] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     images: list[Word] = field(default_factory=list)
     pins: dict[str, str] = field(default_factory=dict)  # versions that it installs itself
@@ -94,10 +94,10 @@ class Document:
     def add_variable_value(self, name: str, value: str, position: Position) -> None:
         self.values.setdefault(name, []).append((position, value))
 
-    def add_setting(
+    def set_variable(
         self, name: str, value: str, position: Position, set_by: SetBy, context_tags: frozenset[str] = NO_CONTEXT_TAGS
     ) -> None:
-        self.settings.append(Setting(name, value, position, set_by, context_tags))
+        self.settings.append(VariableSetting(name, value, position, set_by, context_tags))
         self.add_variable_value(name, value, position)
 
     def add_version_pins(self, words: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ class Document:
                 for inner in _SET.finditer(word.text, assignment.end()):  # JSON of a runtime environment
                     row = word.raw.count("\n", 0, max(word.raw.find(inner["name"]), 0))
                     position = Position(word.position.line + row, word.position.column)
-                    self.add_setting(inner["name"], inner["value"], position, "word", context_tags)
+                    self.set_variable(inner["name"], inner["value"], position, "word", context_tags)
                 if not command.array_name and value.startswith("-") and " " in value:
                     parts = re.findall(r"[^\s\"']+", value)
                     self._arrays[name] = [Word(part, part, word.position) for part in parts]
@@ -159,7 +159,7 @@ class Document:
 
     def _assign(self, word: Word, assignment: re.Match[str], how: SetBy, context_tags: frozenset[str]) -> None:
         value = word.text[assignment.end() :]
-        self.add_setting(assignment[1], value, word.position, how, context_tags)
+        self.set_variable(assignment[1], value, word.position, how, context_tags)
         self.variables_read.update(name for name in _READ.findall(value) if name != assignment[1])
 
     def _add_words(self, call: Call, innermost: str) -> None:
@@ -172,7 +172,7 @@ class Document:
                 own = {match["name"] for match in settings}
                 self.variables_read.update(name for name in _READ.findall(word.text) if name not in own)
                 for match in settings:
-                    self.add_setting(match["name"], match["value"], word.position, "word", call.context_tags)
+                    self.set_variable(match["name"], match["value"], word.position, "word", call.context_tags)
 
     def _add_call(self, call: Call, depth: int) -> None:
         self.calls.append(call)

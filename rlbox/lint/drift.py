@@ -81,7 +81,7 @@ class DriftRule(Matcher):
             return "fails" if covers(self.fails) else "works"
         return "works" if covers(self.works) else "warns" if covers(self.warns) else "fails"
 
-    def format_supported_versions_or_empty(self, pinned_versions: Mapping[str, str]) -> str:
+    def format_versions_suffix_or_empty(self, pinned_versions: Mapping[str, str]) -> str:
         """Return in which versions it works, as far as that decides."""
         ranges = {
             _("not with {package} {versions}"): self.fails,

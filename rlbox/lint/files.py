@@ -11,7 +11,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.i18n import _
 from rlbox.lint.formats import guess_format_from_file_name
 from rlbox.target.lock import load_lock
@@ -21,13 +21,13 @@ LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
-def read_texts_noting_problems(names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
+def read_texts_noting_problems(file_or_dir_names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
     """Yield name and text of every file asked for, once each; what cannot be read goes into `problems`.
 
     Below a directory only what looks like a script, a spec or notes is read.
     """
     paths: list[Path] = []
-    for name in names:
+    for name in file_or_dir_names:
         paths += sorted(_scripts_below(Path(name))) if Path(name).is_dir() else [Path(name)]
     for path in dict.fromkeys(paths):
         shown = "<stdin>" if str(path) == "-" else str(path)
@@ -61,7 +61,7 @@ def _read(path: Path) -> bytes:
         return file.read(LARGEST + 1)
 
 
-def load_target_by_spec_file_or_none(project: Project) -> dict[Path, str | None]:
+def load_spec_targets_or_none(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
     specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
     for path in project.job_files().values():
@@ -74,7 +74,7 @@ def load_target_by_spec_file_or_none(project: Project) -> dict[Path, str | None]
 
 def load_pinned_versions_spec_over_lock(project: Project, target_name: str) -> Mapping[str, str]:
     """Return the versions by distribution that a target pins, by its spec, else by its lock."""
-    pinned = list_stack_package_versions_or_empty(
+    pinned = map_packages_to_version_or_empty(
         load_target(project, target_name).target, load_lock(project.own_or_shipped_lock_file(target_name))
     )
     versions = {name: version for name, version in pinned.items() if version}

@@ -122,7 +122,7 @@ def _add_text(document: Document, path: Sequence[str], source: Source, position:
     if _COMMAND.fullmatch(key):
         document.add_shell_code(source, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     elif _VARIABLE.fullmatch(variable):
-        document.add_setting(variable, text, source.start if key in ("value", "pattern") else position, "data")
+        document.set_variable(variable, text, source.start if key in ("value", "pattern") else position, "data")
     elif key == "image" and re.search(r"[/:]", text):
         document.images.append(Word(text, text, source.start))
 
@@ -139,7 +139,7 @@ def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) 
             document.add_argv_unless_options(words, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
     for word in words if key in ("env", "environment", "envs") else ():
         if pair := re.fullmatch(r"(?s)([A-Za-z_]\w*)=(.*)", word.text):
-            document.add_setting(pair[1], pair[2], word.position, "data")
+            document.set_variable(pair[1], pair[2], word.position, "data")
     document.add_version_pins(word.text for word in words)
 
 
@@ -249,7 +249,7 @@ def _read_dockerfile(document: Document, source: Source) -> None:
                 stages |= {words[2].lower()} if len(words) == 3 else set()
             case "ENV":
                 for pair in _PAIR.finditer(rest.text):
-                    document.add_setting(pair[1], pair[2].strip("\"'"), rest.position_at(pair.start()), "dockerfile")
+                    document.set_variable(pair[1], pair[2].strip("\"'"), rest.position_at(pair.start()), "dockerfile")
             case "ARG":
                 for pair in _PAIR.finditer(rest.text):
                     document.add_variable_value(pair[1], pair[2].strip("\"'"), rest.position_at(pair.start()))

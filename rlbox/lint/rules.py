@@ -16,7 +16,7 @@ from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
-from rlbox.lint.document import Document, Setting
+from rlbox.lint.document import Document, VariableSetting
 from rlbox.lint.drift import DriftRule, Matcher, Severity
 from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position
@@ -61,7 +61,7 @@ def _make_hit_at_call(call: Call, position: Position | None = None, /, **message
     return _Hit(position=position or call.position, first_line=first_line, fields=message_fields)
 
 
-def _make_hit_at_setting(setting: Setting, **fields: str) -> _Hit:
+def _make_hit_at_setting(setting: VariableSetting, **fields: str) -> _Hit:
     fields = {"name": setting.name, "value": setting.value, **fields}
     return _Hit(position=setting.position, first_line=setting.position.line, fields=fields)
 
@@ -167,7 +167,7 @@ def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
     severities: dict[str, Severity] = {"unknown": rule.unknown or rule.severity, "warns": "warning"}
     severity = hit.severity or severities.get(rule.judge_pinned_version(versions), rule.severity)
-    what = _fill(rule.what, hit.fields) + rule.format_supported_versions_or_empty(versions)
+    what = _fill(rule.what, hit.fields) + rule.format_versions_suffix_or_empty(versions)
     (line, column), next_step = hit.position, _fill(rule.next, hit.fields)
     return LintFinding(
         file=document.name, line=line, column=column, rule=rule.id, severity=severity, what=what, next_step=next_step

@@ -56,7 +56,7 @@ _BAR = re.compile(r"^.{0,200}?%\|[^|]*\|[^\[]*\[[^\]]*\]\s*(?=\S)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class NumberedLine:
     """One line of a log, colours removed; `number` counts from 1 and lines end at line feeds only."""
 
     number: int

@@ -66,7 +66,7 @@ class MaskedLogFile:
         self.read_offset += len(data)
         return data
 
-    def close_files(self) -> None:
+    def close_without_flush(self) -> None:
         os.close(self._handle)
         os.close(self._times)
 

@@ -58,7 +58,7 @@ def strip_anchors_and_group_names(text: str) -> str:
     )
 
 
-def find_matching_line_indexes(expressions: tuple[str, ...], block: LineBlock) -> list[int]:
+def find_candidate_line_indexes(expressions: tuple[str, ...], block: LineBlock) -> list[int]:
     """Return, ascending, the indexes of lines that one of `expressions` may fit; they must not ask for line ends.
 
     A block is searched once for all who look at it: each of them then looks only at the lines that hit.

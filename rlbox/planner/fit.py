@@ -11,17 +11,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.amounts import GIB, align_rows, decimal_size_text, gpu_gib_or_mib_text
+from rlbox.amounts import GIB, align_translated_rows, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.i18n import _, join, translate
-from rlbox.job.fits import Fits, StageFits
+from rlbox.job.fits import JobRequirements, StageRequirements
 from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Param, Scalar, format_scalar
 from rlbox.job.params import SET, ParamValues, apply_overrides, resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, select_stages
+from rlbox.job.plan import ProcessPaths, RunPlan, select_stages
 from rlbox.planner.needs import (
     IDLE,
     Capacity,
@@ -65,7 +65,7 @@ def format_needs_lines(needs: RunNeeds, capacity: Capacity) -> list[str]:
     sizes = _format_sizes(capacity.bytes_per_gpu, capacity.host_bytes_per_node, capacity.disk_bytes)
     rows.append((_SOURCES[capacity.source], join(" x ", (capacity.nodes, gpus)), *sizes))
     unchecked = (_("not judged: {text}").format(text=text) for text in describe_unchecked_needs(needs, capacity))
-    return [*align_rows(rows), *map(translate, unchecked)]
+    return [*align_translated_rows(rows), *map(translate, unchecked)]
 
 
 def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
@@ -85,7 +85,7 @@ def _part_lines(needs: RunNeeds) -> list[str]:
         for name, size in parts.items()
         if size >= _SHOWN
     ]
-    return align_rows(rows) if rows else []
+    return align_translated_rows(rows) if rows else []
 
 
 def format_shortages(nonempty_shortages: Sequence[Shortage]) -> str:
@@ -98,7 +98,7 @@ _IMAGE = "/opt"
 _OWN = ("{data}", "{run}", "{job}")
 
 
-def find_set_param_paths_off_data_disk(job: Job, values: ParamValues, paths: RunPaths) -> dict[str, str]:
+def find_set_param_paths_off_data_disk(job: Job, values: ParamValues, paths: ProcessPaths) -> dict[str, str]:
     inside = (paths.data, paths.run, paths.job, _IMAGE)
     found = {}
     for name, value in values.params.items():
@@ -249,14 +249,14 @@ def check_fit(job: Job, values: ParamValues, room: Capacity) -> FitResult | None
 
 
 def require_fit(app: App, job: Job, fit: FitResult | None, requested: RunCommand, *, warn_only: bool = False) -> None:
-    """`NodeError` names the nearest setting that fits; computed values may be wrong: `warn_only` says it only."""
+    """`MachineError` names the nearest setting that fits; computed values may be wrong: `warn_only` says it only."""
     if fit is None or not fit.shortages:
         return
     if warn_only:
         shown = format_shortages(fit.shortages)
         app.print_status(_("warning: job {job} does not fit: {shown}").format(job=job.name, shown=shown))
         return
-    raise NodeError(
+    raise MachineError(
         _("job {job} does not fit: {refusal}").format(job=job.name, refusal=format_shortages(fit.shortages)),
         where=fit.capacity.source_label,
         next_step=_suggest_next_step(job, fit, requested),
@@ -276,7 +276,7 @@ def require_resume_fit_except_disk(
     require_fit(app, job, fit, requested, warn_only=warn_only)
 
 
-def require_set_param_paths_on_data_disk(job: Job, values: ParamValues, paths: RunPaths) -> None:
+def require_set_param_paths_on_data_disk(job: Job, values: ParamValues, paths: ProcessPaths) -> None:
     if found := find_set_param_paths_off_data_disk(job, values, paths):
         shown = ", ".join(f"--set {name}={value}" for name, value in found.items())
         raise SpecError(
@@ -353,7 +353,7 @@ def estimate_stage_hours(
     job: Job, values: ParamValues, bytes_per_gpu: float, passed_stages_newest_first: Sequence[StageMeasurement]
 ) -> tuple[StageHours, ...]:
     """Of `passed_stages_newest_first` one counts with the same parameters."""
-    fits = job.fits or Fits()
+    fits = job.fits or JobRequirements()
     formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
 
     def has_same_params(run: StageMeasurement) -> bool:
@@ -364,7 +364,7 @@ def estimate_stage_hours(
         )
 
     def estimate(stage: str) -> StageHours:
-        table = fits.stages.get(stage, StageFits())
+        table = fits.stages.get(stage, StageRequirements())
         for run in passed_stages_newest_first:
             if run.stage == stage and has_same_params(run):
                 hours = run.seconds / 3600
@@ -398,7 +398,7 @@ def format_budget_lines(hours: Sequence[StageHours], price: TotalHourlyPrice | N
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     low, high = sum_known_hours(hours)
     if not high:
-        return [*align_rows(rows), translate(_("total hours: not known; run the job once"))]
+        return [*align_translated_rows(rows), translate(_("total hours: not known; run the job once"))]
     unknown = [row.stage for row in hours if row.low is None]
     total = (
         _("total hours: {hours}, without {stages}").format(hours=_range(low, high), stages=", ".join(unknown))
@@ -412,7 +412,7 @@ def format_budget_lines(hours: Sequence[StageHours], price: TotalHourlyPrice | N
             hourly=_range(price.low_usd, price.high_usd),
             basis=price.basis,
         )
-    return [*align_rows(rows), translate(total), translate(cost)]
+    return [*align_translated_rows(rows), translate(total), translate(cost)]
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -11,7 +11,7 @@ from rlbox.amounts import GIB, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.errors import SpecError
 from rlbox.i18n import EnglishMessage, _, join, ngettext, render_message
 from rlbox.job.expression import ExpressionValue, evaluate_expression
-from rlbox.job.fits import CARD, Fits
+from rlbox.job.fits import CARD, JobRequirements
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
 from rlbox.job.params import DEFAULT, ParamValues
@@ -143,13 +143,13 @@ class RunNeeds:
     mismatched_model_sizes: tuple[str, ...] = ()
 
     @property
-    def disk_bytes_by_stage_part(self) -> dict[str, float]:
+    def disk_bytes_by_stage_dot_part(self) -> dict[str, float]:
         return {f"{row.stage}.{part}": size for row in self.stages for part, size in row.disk.items() if size}
 
     @property
     def total_disk_bytes(self) -> float:
         """What all stages leave on the data disk."""
-        return sum(self.disk_bytes_by_stage_part.values())
+        return sum(self.disk_bytes_by_stage_dot_part.values())
 
 
 class FitsFormulaEvaluator:
@@ -200,7 +200,7 @@ def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> Ru
     return RunNeeds(stages=stages, unsized_models=tuple(unsized), mismatched_model_sizes=tuple(wrong))
 
 
-def _evaluate_stage(fits: Fits, name: str, formulas: FitsFormulaEvaluator) -> StageNeeds:
+def _evaluate_stage(fits: JobRequirements, name: str, formulas: FitsFormulaEvaluator) -> StageNeeds:
     row, key = fits.stages[name], f"stages.{name}"
 
     def evaluate_parts(kind: str, parts: Mapping[str, str]) -> dict[str, float]:
@@ -224,7 +224,7 @@ def _evaluate_stage(fits: Fits, name: str, formulas: FitsFormulaEvaluator) -> St
     )
 
 
-def _check_model_sizes(fits: Fits, values: ParamValues) -> tuple[list[str], list[str]]:
+def _check_model_sizes(fits: JobRequirements, values: ParamValues) -> tuple[list[str], list[str]]:
     unsized, wrong = [], []
     for size, model in fits.size.items():
         billions, name = float(values.params[size]), str(values.params[model])
@@ -256,7 +256,9 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:
-        text = _describe_lack(_("the data disk"), needs.disk_bytes_by_stage_part, room.disk_bytes, decimal_size_text)
+        text = _describe_lack(
+            _("the data disk"), needs.disk_bytes_by_stage_dot_part, room.disk_bytes, decimal_size_text
+        )
         found.append(Shortage("disk", "", text))
     return tuple(found)
 

@@ -119,7 +119,7 @@ class StackProblem:
     unknown: tuple[VersionWithoutFacts, ...]
     versions_with_facts: Mapping[str, tuple[str, ...]]
 
-    def domains(self, constraints: Iterable[Constraint]) -> VersionsByName:
+    def list_candidates(self, constraints: Iterable[Constraint]) -> VersionsByName:
         """Return what each name may be under some constraints; what none of them names is rather not there."""
         ranges: dict[str, list[str]] = {}
         for constraint in constraints:

@@ -25,11 +25,11 @@ class Condition(NamedTuple):
     def __str__(self) -> str:
         return f"{'!' * self.must_be_absent}{self.name}{self.version_range}"
 
-    def holds(self, version: str) -> bool:
+    def holds(self, version_or_empty: str) -> bool:
         """Return whether it holds for a version; an empty one says that `name` is not there."""
-        if not version or self.must_be_absent:
-            return self.must_be_absent and not version
-        return not self.version_range or is_in_range(self.version_range, version)
+        if not version_or_empty or self.must_be_absent:
+            return self.must_be_absent and not version_or_empty
+        return not self.version_range or is_in_range(self.version_range, version_or_empty)
 
 
 @cache
@@ -38,10 +38,10 @@ def is_in_range(version_range: str, version: str) -> bool:
     return SpecifierSet(version_range).contains(Version(version).public, prereleases=True)
 
 
-def parse_condition(name_not_name_or_range: str) -> Condition:
-    found = _CONDITION.fullmatch(name_not_name_or_range)
+def parse_condition(bang_name_and_range: str) -> Condition:
+    found = _CONDITION.fullmatch(bang_name_and_range)
     if not found:
-        raise ValueError(f"{name_not_name_or_range!r} is not a condition: NAME, !NAME, or NAME with a version range")
+        raise ValueError(f"{bang_name_and_range!r} is not a condition: NAME, !NAME, or NAME with a version range")
     return Condition(found[2], found[3] or "", must_be_absent=bool(found[1]))
 
 

@@ -21,12 +21,12 @@ from uv import find_uv_bin
 
 from rlbox.amounts import decimal_size_text
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import (
     DesiredState,
     FileToInstall,
-    PartToInstall,
+    GitOrHttpArtifact,
     SkippedItem,
     restore_original_env_file_lines,
 )
@@ -319,7 +319,7 @@ def _apt(*words: str) -> str:
     return "" if done.ok else next((x for x in reversed(done.stderr.splitlines()) if x.strip()), "apt-get failed")
 
 
-def _put_part_in_place(part: PartToInstall, store: ObjectStore, backup_path: BackupPath) -> None:
+def _put_part_in_place(part: GitOrHttpArtifact, store: ObjectStore, backup_path: BackupPath) -> None:
     path, source = Path(part.install_path), store.path(part.sha256)
     draft = path.with_name(f".{path.name}.rlbox")
     with _convert_disk_errors(path):
@@ -353,7 +353,7 @@ def require_disk_space_for_venv(desired: DesiredState) -> None:
     venv_dir = find_nearest_existing_dir(Path(layout.add_prefix(VENV)))
     free, need = free_bytes_or_0(venv_dir), desired.download_bytes * 2
     if free < need:
-        raise NodeError(
+        raise MachineError(
             _("the disk is too full for the environment: {free} free, about {need} needed").format(
                 free=decimal_size_text(free), need=decimal_size_text(need)
             ),
@@ -513,7 +513,7 @@ def _convert_disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = is_enospc_or_edquot(error)
-        raise NodeError(
+        raise MachineError(
             _("the disk is full: the files written so far are complete")
             if full
             else _("cannot be laid: {strerror}").format(strerror=error.strerror),

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from packaging.utils import canonicalize_name
 
 from rlbox.amounts import decimal_and_gib_size_text
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import HOOKS_DIR, RenderedFixes, render_fix_check_manifest_json
 from rlbox.foreign import parse_untrusted_json
@@ -134,7 +134,7 @@ class FileToInstall:
     rlbox_lines: str = ""
 
 
-class PartToInstall(NamedTuple):
+class GitOrHttpArtifact(NamedTuple):
     name: str
     kind: Literal["git", "http"]
     install_path: str
@@ -162,7 +162,7 @@ class DesiredState:
     python: str
     layout: Layout
     files: tuple[FileToInstall, ...]
-    parts: tuple[PartToInstall, ...]
+    parts: tuple[GitOrHttpArtifact, ...]
     packages: Mapping[str, str]
     requirements: str
     build_constraints: str
@@ -188,7 +188,7 @@ def plan_desired_state(
 ) -> DesiredState:
     """Return what `target` asks of a machine; `rlbox_python` runs rlbox here.
 
-    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_data_mount`).
+    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_mount_in_disk_and_env`).
     """
     placed = _Placed(target, rendered_fixes, image, layout, missing_apt_packages)
     packages = [package for group in lock.groups for package in group.packages]
@@ -216,7 +216,7 @@ def list_target_apt_packages(target: Target) -> tuple[str, ...]:
     return (*target.base.packages, *target.base.holds_apt)
 
 
-def replace_data_mount(target: Target, data_dir: str) -> Target:
+def replace_mount_in_disk_and_env(target: Target, data_dir: str) -> Target:
     """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
     disk = target.disk.model_copy(update={"mount": data_dir})
     mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"
@@ -253,7 +253,7 @@ class _Placed:
             if self._layout.takes_effect_in_layout(path):
                 link, origin = self._layout.prefix_paths_in_text(to, self._paths), self._origins.get(path, "rlbox")
                 yield FileToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
-        target, versions = self._target, list_stack_package_versions_or_empty(self._target, lock)
+        target, versions = self._target, map_packages_to_version_or_empty(self._target, lock)
         hardware = hardware_python_ports_json(target, ports)
         manifest = parse_untrusted_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
         yield self._file(FIXES_IN_IMAGE, _with_left(manifest, tuple(self.skipped())))
@@ -262,13 +262,13 @@ class _Placed:
             text = f"# The environment of target {target.name}, for shells that people open.\n. {OWN}/libexec/init.sh\n"
             yield self._file("/etc/profile.d/30-rlbox-applied.sh", text)
 
-    def parts(self, lock: Lock) -> Iterator[PartToInstall]:
+    def parts(self, lock: Lock) -> Iterator[GitOrHttpArtifact]:
         trees = {tree.name: tree.sha256 for tree in lock.git}
         files = {file.name: file.sha256 for file in lock.http}
         parts = [
-            *(PartToInstall(tree.name, "git", tree.into, trees[tree.name]) for tree in self._target.git),
+            *(GitOrHttpArtifact(tree.name, "git", tree.into, trees[tree.name]) for tree in self._target.git),
             *(
-                PartToInstall(file.name, "http", file.into, files[file.name], "0755" if file.executable else "0644")
+                GitOrHttpArtifact(file.name, "http", file.into, files[file.name], "0755" if file.executable else "0644")
                 for file in self._target.http
             ),
         ]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from rlbox.errors import NodeError, RlboxError, SpecError
+from rlbox.errors import MachineError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.provision.desired import DesiredState
 from rlbox.provision.layout import Layout
@@ -66,7 +66,7 @@ def probe_path(path: Path, *, include_text: bool = False) -> PathState:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise NodeError(_("cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)) from error
+        raise MachineError(_("cannot be read: {strerror}").format(strerror=error.strerror), where=str(path)) from error
     return PathState(
         kind="file",
         sha256=hashlib.sha256(data).hexdigest(),
@@ -95,14 +95,14 @@ def _list_venv_packages(venv: Path, python: str) -> dict[str, str]:
 
 
 def read_install_record(layout: Layout) -> InstallRecord | None:
-    """Return what was laid here before; `NodeError` where that cannot be read: nothing can be laid back then."""
+    """Return what was laid here before; `MachineError` where that cannot be read: nothing can be laid back then."""
     path = Path(layout.record_path)
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("cannot read the installed files: {strerror}").format(strerror=error.strerror), where=str(path)
         ) from error
     from pydantic import TypeAdapter, ValidationError
@@ -110,7 +110,7 @@ def read_install_record(layout: Layout) -> InstallRecord | None:
     try:
         return TypeAdapter(InstallRecord).validate_json(data)
     except ValidationError as error:
-        raise NodeError(
+        raise MachineError(
             _("the record of the installed files is corrupt, or from another rlbox version"),
             where=str(path),
             next_step=_("move it away, and apply again: your files are in the folder backup next to it"),
@@ -133,7 +133,7 @@ def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
                 _("only root can lay a target at its own paths"),
                 next_step=_("name a folder of yours with --prefix DIR, or run it as root"),
             )
-        raise NodeError(
+        raise MachineError(
             _("the place cannot be written"), where=str(folder), next_step=_("name another with --prefix DIR")
         )
     if (
@@ -141,7 +141,7 @@ def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
         and Path(layout.rlbox_dir, "share/lock.json").exists()
         and not layout.prefix
     ):
-        raise NodeError(
+        raise MachineError(
             _("this machine is a container of an image that rlbox made: it is at its lock"),
             where=layout.rlbox_dir,
             next_step="rlbox doctor",

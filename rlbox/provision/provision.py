@@ -18,10 +18,10 @@ from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import PACKAGE, Project
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
-from rlbox.errors import NodeError, RlboxError
+from rlbox.errors import MachineError, RlboxError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _
 from rlbox.image.plan import ImagePlan
 from rlbox.job.job import load_target_ports_by_job_dot_port
@@ -34,7 +34,12 @@ from rlbox.provision.apply import (
     require_disk_space_for_venv,
     uninstall_and_describe_leftovers,
 )
-from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_data_mount
+from rlbox.provision.desired import (
+    DesiredState,
+    list_target_apt_packages,
+    plan_desired_state,
+    replace_mount_in_disk_and_env,
+)
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import (
     find_applied_or_default_layout,
@@ -116,7 +121,7 @@ def _files(
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
     files = [file for file in list_install_artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.is_present_and_intact(file.sha256, file.size)]
+    missing = [file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
@@ -136,15 +141,15 @@ def prepare_host_target(app: App, image: ImagePlan, layout: Layout, options: App
     lock = image.require_current_lock()
     loaded = load_target_with_fix_apt_packages(app.project, image.target)
     if loaded.target.base.holds:
-        raise NodeError(
+        raise MachineError(
             _("target {target} takes {packages} from its base image, which only Docker unpacks").format(
                 target=image.target, packages=", ".join(loaded.target.base.holds)
             ),
             where="base.holds",
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
-    target = replace_data_mount(loaded.target, layout.data_dir)
-    baked = select_and_render_fixes(loaded.all_fixes, target, list_stack_package_versions_or_empty(target, lock))
+    target = replace_mount_in_disk_and_env(loaded.target, layout.data_dir)
+    baked = render_fixes_or_raise_refusal(loaded.all_fixes, target, map_packages_to_version_or_empty(target, lock))
     ports = load_target_ports_by_job_dot_port(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages(list_target_apt_packages(target))
     options, record = options or ApplyOptions(), read_install_record(layout)
@@ -171,7 +176,7 @@ def require_venv_python_or_version(target: Target, user_python: str) -> str:
         return path
     if path == _USUAL_PYTHON and not user_python:
         return wanted  # the system's is another: any of that version will do
-    raise NodeError(
+    raise MachineError(
         _("target {target} wants Python {version}: {why}").format(target=target.name, version=wanted, why=fault),
         where=path,
         next_step=_("name another with --python FILE")
@@ -215,7 +220,7 @@ class StageEnvironment:
     env: Mapping[str, str]
 
 
-def ensure_host_at_lock(
+def provision_stage_environment(
     app: App, image: ImagePlan, data_dir: Path, gpu_variables: Mapping[str, str] | None = None
 ) -> StageEnvironment:
     """Return the place where runs of a target take place on this machine, at the target's lock.
@@ -328,12 +333,12 @@ class RemovalResult(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def uninstall_applied_target(app: App, target: str, layout: Layout) -> RemovalResult:
+def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> RemovalResult:
     record = read_install_record(layout)
     if record is None:
         return RemovalResult("unchanged")
     if record.target != target:
-        raise NodeError(
+        raise MachineError(
             _("target {target} is installed on this machine").format(target=record.target),
             where=layout.record_path,
             next_step=f"{layout.format_apply_command(record.target)} --remove",
@@ -359,7 +364,7 @@ def _check_image(image: ImagePlan) -> None:
     found = read_json_object_or_empty(Path(LOCK_IN_IMAGE), follow_links=True)
     text = Path(LOCK_IN_IMAGE).read_bytes()
     if hashlib.sha256(text).hexdigest() != image.lock_checksum:
-        raise NodeError(
+        raise MachineError(
             _("this machine is a container of an image of target {target!r} by another lock").format(
                 target=found.get("target")
             ),
@@ -368,14 +373,14 @@ def _check_image(image: ImagePlan) -> None:
         )
 
 
-def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> NodeError:
+def _not_at_lock(target: str, layout: Layout, plan: ApplyPlan) -> MachineError:
     record = read_install_record(layout)
     other = (
         _(", and it was brought there for the data disk {data}").format(data=record.data)
         if record and record.data != layout.data_dir
         else ""
     )
-    return NodeError(
+    return MachineError(
         _("this machine is not at the lock of target {target}: {count} changes are due{other}").format(
             target=target, count=len(plan.steps), other=other
         ),

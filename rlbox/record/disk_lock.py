@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlbox.errors import LockHeld, NodeError, RlboxError
+from rlbox.errors import LockHeld, MachineError, RlboxError
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
@@ -62,7 +62,7 @@ class DiskLock:
 
 
 def acquire_disk_lock(data_dir: Path, owner: LockOwner, timeout_s: float = DISK_LOCK_TIMEOUT_S) -> DiskLock:
-    """Raises `LockHeld` when another run holds it, `NodeError` when the file system of the disk cannot lock."""
+    """Raises `LockHeld` when another run holds it, `MachineError` when the file system of the disk cannot lock."""
     path = data_dir / LOCK_FILE
     handle = _open_lock_file(path)
     until = time.monotonic() + timeout_s
@@ -125,7 +125,7 @@ def _open_lock_file(path: Path) -> int:
             if error.errno in (errno.ELOOP, errno.EMLINK, errno.EINVAL):  # somebody else's file
                 break
     if handle < 0:
-        raise NodeError(
+        raise MachineError(
             _("the data disk cannot be locked: {strerror}").format(strerror=problem.strerror), where=str(path)
         ) from problem
     with contextlib.suppress(OSError):
@@ -137,7 +137,7 @@ def _try_lock_file(handle: int, path: Path, *, shared: bool = False) -> bool:
     try:
         return try_lock(handle, shared=shared)
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("the file system of the data disk cannot lock files: {strerror}").format(strerror=error.strerror),
             where=str(path),
             next_step=_("mount it with locks (Lustre: -o flock), or name another disk with --data DIR"),

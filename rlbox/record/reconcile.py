@@ -55,10 +55,10 @@ class RuntimeHandle(Protocol):
 
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
-    def require_own_and_stop(self, grace_s: int) -> None:
+    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
 
-    def require_own_and_remove(self) -> None: ...
+    def remove_unless_gone_as_owner(self) -> None: ...
 
 
 def ensure_final_state_matches_exit_info(

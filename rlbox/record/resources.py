@@ -96,7 +96,7 @@ def create_resource_sample(
         phase=phase,
         cpu_pct=round(100 * rates.cpu, 1),
         others_pct=round(100 * pace.others_cores, 1),
-        share_pct=round(100 * pace.used_share_of_wanted, 1),
+        share_pct=round(100 * pace.used_share_of_wanted_or_1, 1),
         held_pct=None if pace.limit_cores is None else round(100 * pace.throttled_share_of_used_and_throttled, 1),
         resident_bytes=sum(process.resident_bytes for process in current.processes),
         read_bps=round(rates.read),

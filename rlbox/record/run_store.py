@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlbox.amounts import decimal_size_text
-from rlbox.errors import LockHeld, NodeError, RlboxError, SpecError
+from rlbox.errors import LockHeld, MachineError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.job.plan import RunPlan
 from rlbox.record.disk_lock import (
@@ -155,7 +155,7 @@ class RunStore:
         records = self._records
         return {run: note for run in records.list_run_ids() if (note := records.read_or_empty(run).container_ref)}
 
-    def update_host_record(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
+    def save_container_ref_and_plan(self, container_ref: ContainerRef, plan: RunPlan | None = None) -> None:
         known = self._records.read_or_empty(container_ref.run)
         record = dataclasses.replace(known, container_ref=container_ref, plan=plan or known.plan)
         self._records.write(container_ref.run, record)
@@ -169,7 +169,7 @@ class RunStore:
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
     def clean_up_dead_runs_unless_disk_locked(self, lock_as: LockOwner) -> RunsNotReconciled:
-        """`lock_as` is told to those who wait. Raises `NodeError` where the disk cannot lock."""
+        """`lock_as` is told to those who wait. Raises `MachineError` where the disk cannot lock."""
         if not self.load_container_refs_by_run() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
             return RunsNotReconciled(lock_owner=self.find_lock_owner())
         until = time.monotonic() + _OTHERS_S
@@ -223,7 +223,7 @@ class RunStore:
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = kill_leftovers_and_ensure_final_state(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
-            runtime.require_own_and_remove()
+            runtime.remove_unless_gone_as_owner()
         self._write_outcome(run, known, state)
         return True
 
@@ -261,8 +261,8 @@ def _passed_before(plan: RunPlan, known: HostRunRecord) -> tuple[str, ...]:
     return tuple(name for name in kept if known.outcome and name in known.outcome.passed)
 
 
-def _unreadable(what: str, error: OSError) -> NodeError:
-    return NodeError(
+def _unreadable(what: str, error: OSError) -> MachineError:
+    return MachineError(
         _("{what} cannot be looked at: {strerror}").format(what=what, strerror=error.strerror),
         where=str(error.filename or ""),
     )
@@ -274,7 +274,7 @@ def sum_file_sizes(folder: Path) -> int:
 
 
 def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
-    """Remove one run that has ended; whoever calls holds the disk. Raises `NodeError`.
+    """Remove one run that has ended; whoever calls holds the disk. Raises `MachineError`.
 
     It is moved out of the list of runs first: one which is removed in part looks like no run, and the next command that
     reconciles removes it.
@@ -291,7 +291,7 @@ def delete_run_dir_and_host_record(run_store: RunStore, run: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             whole = lstat_path(run_store.run_dir(run)) is not None
-            raise NodeError(
+            raise MachineError(
                 _("run {run} cannot be removed: {strerror}").format(run=run, strerror=error.strerror)
                 if whole
                 else _("run {run} cannot be removed completely: {strerror}").format(run=run, strerror=error.strerror),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.amounts import utc_now
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _
 from rlbox.record.state import parse_json_as
 from rlbox.system.identity import BootIdentity, read_boot_identity
@@ -53,7 +53,7 @@ class SupervisorInfo:
 def write_supervisor_info_refusing_second_start(
     run_dir: Path, *, place: str, container: str, attempt: int, watchdog_pid: int
 ) -> SupervisorInfo:
-    """Write down that this process carries out the run; raises `OSError`, and `NodeError` when the attempt has begun
+    """Write down that this process carries out the run; raises `OSError`, and `MachineError` when the attempt has begun
     before: its container was started again, or another supervisor was.
     """
     life, own = read_boot_identity(), probe_process(os.getpid())
@@ -73,7 +73,7 @@ def write_supervisor_info_refusing_second_start(
     try:
         create_file(run_dir / SUPERVISOR_FILE, json.dumps(dataclasses.asdict(facts)).encode())
     except FileExistsError as error:
-        raise NodeError(
+        raise MachineError(
             _(
                 "attempt {attempt} of run {run_dir} has started before, and its leftover files would "
                 "count for this start"

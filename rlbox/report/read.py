@@ -23,7 +23,7 @@ from rlbox.record.run_dir import PLAN_FILE
 from rlbox.record.state import EVENTS_FILE, RUN_FILE, RunState, StageState, create_run_state, load_run_state
 from rlbox.report.plots import PlotSeries, XKind, thin_points_to_extremes
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import iter_tail_lines, parse_valid_json_objects, read_valid_json_from_tail
+from rlbox.system.json_files import iter_tail_lines_or_raise, parse_valid_json_objects, read_valid_json_from_tail
 from rlbox.system.safe_files import (
     find_files_by_path_suffix,
     is_regular_file,
@@ -103,7 +103,7 @@ class RunRecord:
         except (OSError, SpecError):
             return None
 
-    def read_last_metrics_by_stage_and_name(self) -> dict[str, float]:
+    def read_last_metrics_by_dotted_name(self) -> dict[str, float]:
         found: dict[str, float] = {}
         for path in find_files_by_path_suffix(self.folder, METRICS_FILE):
             for row in parse_valid_json_objects(read_tail_lines_or_empty(path, _METRIC_BYTES).splitlines()):
@@ -168,7 +168,7 @@ class _Files:
 
     def read_lines(self, name: str) -> Iterator[bytes]:
         try:
-            yield from iter_tail_lines(self.run_dir / name)
+            yield from iter_tail_lines_or_raise(self.run_dir / name)
         except FileNotFoundError:
             self.gaps.append(f"{name}: missing")
         except OSError as error:

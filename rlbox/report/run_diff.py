@@ -140,9 +140,7 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
         "commands": commands,
         "gates": {f"{stage.name}: {free(rule.kind_and_rule)}": rule.state for stage in stages for rule in stage.gate},
         "outcome": _collect_outcome(record, free) if record.began else {"run": "never began"},
-        "metrics": {
-            name: f"{value:.6g}" for name, value in sorted(record.read_last_metrics_by_stage_and_name().items())
-        },
+        "metrics": {name: f"{value:.6g}" for name, value in sorted(record.read_last_metrics_by_dotted_name().items())},
         DURATIONS: {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds},
     }
 

@@ -20,7 +20,7 @@ _LEVELS = ((_MOST_TEXT, 100_000), (4000, 100_000), (1200, 100_000), (400, 20_000
 _STYLES = {"accepted": "passed", "timeout": "interrupted", "sandbox": "skipped", "": ""}
 
 
-class ResultFolder(NamedTuple):
+class FolderAndResult(NamedTuple):
     folder: Path
     result: EvaluationResult
 
@@ -61,13 +61,13 @@ class ProblemAnswers:
         return len(self.answers) > len({answer.checkpoint for answer in self.answers})
 
 
-def load_own_or_subfolder_results(folder: Path) -> list[ResultFolder]:
+def load_own_or_subfolder_results(folder: Path) -> list[FolderAndResult]:
     paths = [folder / SUMMARY_FILE] if (folder / SUMMARY_FILE).is_file() else sorted(folder.glob(f"*/{SUMMARY_FILE}"))
-    rows = [ResultFolder(path.parent, read_result(path)) for path in paths]
+    rows = [FolderAndResult(path.parent, read_result(path)) for path in paths]
     return sorted(rows, key=lambda row: (row.result.step, row.result.name))
 
 
-def read_masked_answers(rows: Sequence[ResultFolder], masks: SecretMasker) -> Iterator[ProblemAnswers]:
+def read_masked_answers(rows: Sequence[FolderAndResult], masks: SecretMasker) -> Iterator[ProblemAnswers]:
     stores = [(row.result, AnswerStore(row.folder, compute_cache_key_by_suite(row.result.lock))) for row in rows]
     for suite in dict.fromkeys(suite for result, _ in stores for suite in result.values):
         names = (name for result, _ in stores for name in result.get_metric_values_or_empty(suite, ACCEPTED))
@@ -111,7 +111,7 @@ def _shorten_middle(text: str, most: int) -> str:
     return f"{text[:head]}\n[… {len(text) - head - tail} …]\n{text[len(text) - tail :]}"
 
 
-def render_scores_html(
+def render_capped_scores_html(
     title: str, results: Sequence[EvaluationResult], problems: Sequence[ProblemAnswers], *, made_at: str
 ) -> str:
     """Return the page as one HTML document under `MOST_BYTES`, if need be with less of texts and problems.

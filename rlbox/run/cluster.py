@@ -21,7 +21,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cluster.checks import format_findings
-from rlbox.cluster.lifecycle import format_head_run_command
+from rlbox.cluster.lifecycle import format_run_command_on_head
 from rlbox.cluster.nodes import ClusterContext, ExistingCluster, Node, open_context
 from rlbox.cluster.plan import (
     CLUSTER_LABEL,
@@ -36,22 +36,22 @@ from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
 from rlbox.cluster.status import NodeFailureMonitor, find_status
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
-from rlbox.errors import EngineError, NodeError, RlboxError, SpecError
+from rlbox.errors import EngineError, MachineError, RlboxError, SpecError
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.names import PROJECT_NAME_VARIABLE, parse_image_tag_or_empty
 from rlbox.image.plan import load_image_plan
-from rlbox.job.cluster_job import ClusterParams, ResolvedJob, replace_ray_by_cluster
+from rlbox.job.cluster_job import ClusterParams, ResolvedJob, adapt_job_to_cluster
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import NodePlan, RunCluster
+from rlbox.job.plan import RayNodeAddress, RunCluster
 from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
-from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, locate_local_run_store
+from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, resolve_local_run_store
 from rlbox.run.docker import PreparedDocker, bytecode_dir_relative_to_data_disk, require_devices_and_choose_gpus
-from rlbox.ssh.tunnel import probe_engine_tunnel
+from rlbox.ssh.tunnel import probe_remote_engine_host
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -83,7 +83,7 @@ class ClusterBackend:
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         if self.is_data_disk_local:
-            return locate_local_run_store(app, target, self._options.data)
+            return resolve_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
         if not app.dry_run:
             raise click.exceptions.Exit(_run_on_head(app, options, secrets_to_send))
@@ -112,7 +112,7 @@ class ClusterBackend:
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
         run_id = os.environ.get(_RUN, "") if self.is_data_disk_local else ""
-        adapted = replace_ray_by_cluster(job, values, gives)
+        adapted = adapt_job_to_cluster(job, values, gives)
         return dataclasses.replace(adapted, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
     def _run_on(self, target: str, plan: ClusterPlan) -> RunCluster:
@@ -123,7 +123,7 @@ class ClusterBackend:
         return RunCluster(
             name=plan.name,
             closed=plan.authentication,
-            nodes=tuple(NodePlan(name=one.name, address=one.address, port=port) for one in plan.members),
+            nodes=tuple(RayNodeAddress(name=one.name, address=one.address, port=port) for one in plan.members),
             words=options.target_and_options_text,
             options=f"--place {CLUSTER} --target {target} {told}".rstrip(),
         )
@@ -172,7 +172,7 @@ def _find_head(name: str, options: ClusterOptions, mount: str) -> _Head:
         plan = own_plan(labels, name, os.getuid())
         if plan and labels.get(ROLE_LABEL) == HEAD and row.get("State") == "running":
             return _Head(plan=plan, image=str(row.get("ImageID", "")), folder=_ray_directory(plan, mount))
-    raise NodeError(
+    raise MachineError(
         _("no head of cluster {name} runs here: `rlbox cluster up {words}` starts one").format(
             name=name, words=options.target_and_options_text
         )
@@ -206,16 +206,16 @@ def _require_usable(context: ClusterContext) -> ExistingCluster:
     cluster = context.require_own_cluster()
     head = cluster.require_running_head()
     if cluster.probe.facts[head.name].engine.state != "ok":
-        raise NodeError(
+        raise MachineError(
             _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
         )
     status = find_status(cluster)
     if not status.healthy:
-        raise NodeError(
+        raise MachineError(
             _("cluster {plan} is not as it should be\n{table}").format(
                 plan=cluster.plan.name, table=format_findings(status.failures)
             ),
-            next_step=context.options.repair_step,
+            next_step=context.options.repair_hint_text,
         )
     return cluster
 
@@ -235,7 +235,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
     with open_context(app, options) as context:
         cluster = _require_usable(context)
         plan, head = cluster.plan, cluster.require_running_head()
-        logs_command = format_head_run_command(plan, "logs", run_id)
+        logs_command = format_run_command_on_head(plan, "logs", run_id)
         found = _("the run is on node {node}; from here: {command}").format(node=head.name, command=logs_command)
         app.print_status(found)
         helper = HelperContainerSpec(
@@ -250,10 +250,10 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         with contextlib.closing(NodeFailureMonitor(cluster)) as monitor:
             try:
                 engine = head.engine_url
-                tunnel = probe_engine_tunnel(engine, head.machine.engine_socket, head.run_shell)
+                tunnel = probe_remote_engine_host(engine, head.machine.engine_socket, head.run_shell)
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
-                raise NodeError(
+                raise MachineError(
                     monitor.stop_show_and_explain(error), where=head.name, next_step=logs_command
                 ) from error
             if code:
@@ -274,7 +274,7 @@ def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monito
     path, text = f"{directory}/{_STATUS_FILE}", json.dumps(status, indent=1) + "\n"
     try:
         head.call("write_private_file", disk=head.spec.data, path=path, text=text)
-    except NodeError as error:
+    except MachineError as error:
         app.print_status(_("evidence of the nodes was not written: {error}").format(error=error.what))
         return
     text = _("evidence of all nodes: {file} on {node}")

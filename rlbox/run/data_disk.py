@@ -18,7 +18,7 @@ from rlbox.amounts import utc_now
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.data_disk import resolve_nonsystem_data_dir
-from rlbox.errors import EngineError, EngineUnavailable, NodeError, RlboxError, SpecError
+from rlbox.errors import EngineError, EngineUnavailable, MachineError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.record.disk_lock import LockOwner
@@ -36,15 +36,15 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def require_named_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
-    """Return the data disk for a command that looks at what is there; `NodeError` where one was named that is not.
+def locate_run_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
+    """Return the data disk for a command that looks at what is there; `MachineError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.
     """
     run_remotely_and_exit_if_engine_is_remote(app, target, data_option, {})
-    run_store = locate_local_run_store(app, target, data_option)
+    run_store = resolve_local_run_store(app, target, data_option)
     if (data_option or os.environ.get("RLBOX_DATA")) and not run_store.data_dir.is_dir():
-        raise NodeError(
+        raise MachineError(
             _("there is no such data disk"),
             where=str(run_store.data_dir),
             next_step=_("pass the folder that contains runs/: --data DIR"),
@@ -52,7 +52,7 @@ def require_named_store_or_exec_remotely(app: App, target: str, data_option: str
     return run_store
 
 
-def locate_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
+def resolve_local_run_store(app: App, target: str, data_option: str | None) -> RunStore:
     return RunStore(data_dir=resolve_data_dir_or_default(app, target, data_option), open_runtime=open_container_runtime)
 
 
@@ -82,15 +82,15 @@ def load_run_secret_masker(app: App, run_dir: Path) -> SecretMasker:
 
 
 def load_environ_and_dotenv_masker(
-    app: App, env_var_names: Sequence[str], secrets: Mapping[str, Secret]
+    app: App, secret_names: Sequence[str], secrets: Mapping[str, Secret]
 ) -> SecretMasker:
-    """Return masks for what the environment and `.env` say now, for `env_var_names`, and for `secrets`."""
+    """Return masks for what the environment and `.env` say now, for `secret_names`, and for `secrets`."""
     values: dict[str, str] = {}
     with contextlib.suppress(OSError):  # most projects have none
         values = dict(parse_env_with_problems((app.project.folder / ENV_FILE).read_bytes()).values)
     # A weak value would be masked wherever ordinary text says the same.
     strong = (name for name, value in values.items() if not explain_secret_weakness(value))
-    names = ",".join((*env_var_names, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
+    names = ",".join((*secret_names, *secrets, *strong, os.environ.get(SECRETS_VARIABLE, "")))
     given = {name: secret.reveal() for name, secret in secrets.items()}
     return SecretMasker({**values, **os.environ, **given, SECRETS_VARIABLE: names})
 

@@ -25,7 +25,7 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, report_and_require_local_devices
 from rlbox.engine.gpu_access import NO_GPUS, GpuAccess
-from rlbox.errors import EngineError, EngineUnavailable, NodeError, SpecError
+from rlbox.errors import EngineError, EngineUnavailable, MachineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.context import find_image_outdated_reason
 from rlbox.image.plan import ImagePlan, load_image_plan
@@ -41,7 +41,7 @@ from rlbox.record.run_dir import write_run_plan
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_exit import SupervisorExit, make_container_exit_info
 from rlbox.run.backend import IsRunningCheck, RunOptions
-from rlbox.run.data_disk import locate_local_run_store, run_remotely_and_exit_if_engine_is_remote
+from rlbox.run.data_disk import resolve_local_run_store, run_remotely_and_exit_if_engine_is_remote
 from rlbox.run.exposure import drop_taken_published_ports_adding_notes
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
@@ -68,7 +68,7 @@ class DockerBackend:
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
         with app.collecting_refusals_if_dry_run("data disk", "memory", "ports"):
             run_remotely_and_exit_if_engine_is_remote(app, target, self._options.data, secrets_to_send)
-        return locate_local_run_store(app, target, self._options.data)
+        return resolve_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
@@ -168,16 +168,16 @@ class RunContainer:
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
 
-    def require_own_and_stop(self, grace_s: int) -> None:
+    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
         if self._is_own():
             self.engine.stop_container(self.ref.name, grace_s)
 
-    def require_own_and_remove(self) -> None:
+    def remove_unless_gone_as_owner(self) -> None:
         if self._is_own():
             self.engine.remove_container_and_network(self.ref.name)
 
     def _is_own(self) -> bool:
-        """Whether it is there and of the run; `NodeError` when it is another user's."""
+        """Whether it is there and of the run; `MachineError` when it is another user's."""
         container = self.engine.inspect_container(self.ref.name)
         if container is None or container.labels.get(RUN_LABEL) != self.ref.run:
             return False
@@ -186,7 +186,7 @@ class RunContainer:
             what = _("container {note} of the run belongs to another user (uid {owner})").format(
                 note=self.ref.name, owner=owner
             )
-            raise NodeError(what, next_step=_("ask that user, or do it as root"))
+            raise MachineError(what, next_step=_("ask that user, or do it as root"))
         return True
 
 
@@ -215,7 +215,7 @@ class PreparedDocker:
         return self.image.container.network
 
     @property
-    def shares_host_ports(self) -> bool:
+    def shares_local_machine_ports(self) -> bool:
         return self.will_start_on_this_machine and self.network_kind == "host" and is_engine_on_unix_socket()
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
@@ -241,7 +241,7 @@ class PreparedDocker:
         with contextlib.suppress(OSError, EngineError):
             container = engine.inspect_container(plan.container)
             started = container.started_at if container else "unknown"
-            self.run_store.update_host_record(dataclasses.replace(ref, started_at=started))
+            self.run_store.save_container_ref_and_plan(dataclasses.replace(ref, started_at=started))
         return lambda: engine.is_container_active(plan.container)
 
     def _remove_outdated_bytecode(self) -> None:
@@ -280,7 +280,7 @@ class PreparedDocker:
 
         container = self._plan_container(plan, secrets)
         while True:
-            self.run_store.update_host_record(ref, plan)
+            self.run_store.save_container_ref_and_plan(ref, plan)
             try:
                 ports = tuple(plan.published.values())
                 engine.create_and_start_container(dataclasses.replace(container, published_ports=ports), secrets)

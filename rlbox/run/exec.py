@@ -19,7 +19,7 @@ from rlbox.doctor.components import (
     run_component_checks,
 )
 from rlbox.doctor.stack import find_local_stack, get_rlbox_files_dir, require_named_or_local_stack
-from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.errors import MachineError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.provision.layout import Layout
@@ -103,10 +103,10 @@ def run_and_print_component_tests(app: App, python: str, timeout_s: float) -> in
 
 
 def is_inside_target_or_raise_if_in_other(target: str) -> bool:
-    """Return whether this process is in a target's image, or place; `NodeError` when it is in another one's."""
+    """Return whether this process is in a target's image, or place; `MachineError` when it is in another one's."""
     here = find_local_stack()
     if here and here.requirements.target != target:
-        raise NodeError(
+        raise MachineError(
             _("the installed stack belongs to target {target!r}").format(target=here.requirements.target),
             where=here.python,
             next_step=_("rlbox components, or rlbox components {name} outside of this container").format(name=target),
@@ -135,7 +135,7 @@ def find_layout_around_shell_or_require_applied(
     if (record := read_install_record(layout)) is None:
         return None
     if target and target != record.target:
-        raise NodeError(
+        raise MachineError(
             _("target {target} was applied here").format(target=record.target),
             where=layout.rlbox_dir,
             next_step=f"rlbox doctor {record.target}",

@@ -13,7 +13,7 @@ from typing import Literal
 from rlbox.app import App
 from rlbox.engine.container import LOOPBACK, OWN_NETWORK, NetworkKind
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import check_package_requirement, list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import check_package_requirement, map_packages_to_version_or_empty
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.plan import RunPlan
@@ -123,7 +123,7 @@ def _tokenless(app: App, plan: RunPlan, disk: Path) -> str:
         return _("its target leaves out the fix {fix}").format(fix=_FIX)
     held, fact = check_package_requirement(
         _HAS_TOKENS,
-        list_stack_package_versions_or_empty(target, load_lock(app.project.own_or_shipped_lock_file(plan.target))),
+        map_packages_to_version_or_empty(target, load_lock(app.project.own_or_shipped_lock_file(plan.target))),
     )
     return (
         _switched_off(plan, target.env, disk / ENV_FILE)

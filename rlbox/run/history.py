@@ -13,7 +13,7 @@ from rlbox.planner.fit import StageMeasurement
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RemovalCandidate, RunsNotReconciled, RunStore, sum_file_sizes
 from rlbox.record.state import RunState
-from rlbox.run.data_disk import clean_up_dead_runs, locate_local_run_store
+from rlbox.run.data_disk import clean_up_dead_runs, resolve_local_run_store
 
 _OF_NO_JOB = "?"
 
@@ -42,7 +42,7 @@ def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> Remov
 
 def load_passed_stage_times(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
     try:
-        run_store = locate_local_run_store(app, target, data_option)
+        run_store = resolve_local_run_store(app, target, data_option)
         return tuple(
             row for folder in run_store.list_run_dirs_newest_first() for row in _passed(run_store, folder, job, target)
         )

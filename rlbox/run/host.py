@@ -11,26 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import make_visible_gpus_env
+from rlbox.doctor.gpu_choice import make_requested_gpus_env_or_empty
 from rlbox.engine.container import NetworkKind
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
 from rlbox.job.cluster_job import ResolvedJob
 from rlbox.job.job import Job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPaths, RunPlan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_install_record
-from rlbox.provision.provision import StageEnvironment, ensure_host_at_lock, make_stage_environment
+from rlbox.provision.provision import StageEnvironment, make_stage_environment, provision_stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import LOG_FILE
 from rlbox.run.backend import IsRunningCheck, RunOptions
-from rlbox.run.data_disk import locate_local_run_store, resolve_data_dir_or_default
+from rlbox.run.data_disk import resolve_data_dir_or_default, resolve_local_run_store
 from rlbox.secrets.handover import try_send_secrets
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.command import DEVNULL, PIPE, run_in_foreground, start_command
@@ -47,7 +47,7 @@ class HostBackend:
         self._options = options
 
     def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
-        return locate_local_run_store(app, target, self._options.data)
+        return resolve_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
@@ -57,19 +57,19 @@ class HostBackend:
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
         ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
-        chosen = make_visible_gpus_env(app, self._options.gpus)
+        chosen = make_requested_gpus_env_or_empty(app, self._options.gpus)
         app.print_status(
             _("no container: the stages run directly on this machine, as you; they can change the run's own record")
         )
-        environment = ensure_host_at_lock(app, image, run_store.data_dir, chosen)
+        environment = provision_stage_environment(app, image, run_store.data_dir, chosen)
         return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
 def require_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
-    """Return where a target was applied to this machine; `NodeError` where it was not."""
+    """Return where a target was applied to this machine; `MachineError` where it was not."""
     layout = find_applied_or_default_layout(target, resolve_data_dir_or_default(app, target, data_option))
     if read_install_record(layout) is None:
-        raise NodeError(
+        raise MachineError(
             _("target {target} was not applied to this machine").format(target=target),
             next_step=f"rlbox apply {target}",
         )
@@ -78,7 +78,7 @@ def require_applied_layout_even_outdated(app: App, target: str, data_option: str
 
 def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = make_stage_environment(layout, make_visible_gpus_env(app, gpus))
+    environment = make_stage_environment(layout, make_requested_gpus_env_or_empty(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), base_env=environment.env)
@@ -91,13 +91,13 @@ class PreparedHost:
     environment: StageEnvironment
     gpus: str = ""
     network_kind: NetworkKind = "host"
-    shares_host_ports: bool = True
+    shares_local_machine_ports: bool = True
 
     def create_run_plan(self, job: Job, values: ParamValues, run_id: str, secret_names: tuple[str, ...]) -> RunPlan:
         run, data = self.run_store.run_dir(run_id), str(self.run_store.data_dir)
         python, own = str(self.environment.python), sys.executable
         source = str(values.params[SOURCE_PARAM]) if job.source else ""
-        paths = RunPaths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
+        paths = ProcessPaths(run=str(run), job=str(run / "job"), data=data, python=python, rlbox=own, source=source)
         plan = plan_run(job, values, paths, run_id=run_id, place="here", target=self.target, secrets=secret_names)
         return dataclasses.replace(plan, gpus=self.gpus)
 

@@ -18,15 +18,15 @@ from packaging.version import Version
 from rlbox.app import App
 from rlbox.diagnose.cause import make_port_conflict_cause
 from rlbox.diagnose.first_fatal import SIGNATURES_FILE
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_signatures_json
 from rlbox.i18n import _
-from rlbox.job.job import Job, SourceTable
+from rlbox.job.job import FrameworkSource, Job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Scalar
 from rlbox.job.params import ParamValues
-from rlbox.job.plan import RunPaths, RunPlan, container_source_path_or_empty, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, container_source_path_or_empty, plan_run
 from rlbox.record.source_tree import SourceTree, describe_source_record, probe_source_tree
 from rlbox.run.backend import format_run_command_without_params
 from rlbox.run.data_disk import resolve_data_dir_or_default
@@ -94,7 +94,7 @@ def plan_container_run(
 ) -> RunPlan:
     folder = f"{mount}/runs/{run_id}"
     source = container_source_path_or_empty(str(values.params[SOURCE_PARAM])) if job.source else ""
-    paths = RunPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
+    paths = ProcessPaths(run=folder, job=f"{folder}/job", data=mount, python=f"{VENV}/bin/python", source=source)
     return plan_run(job, values, paths, run_id=run_id, place=place, target=target, secrets=secret_names)
 
 
@@ -104,7 +104,7 @@ def require_free_ports(app: App, plan: RunPlan) -> None:
             if holder := describe_port_holder_unless_free(number):
                 cause = make_port_conflict_cause(name, number, holder)
                 with app.collecting_refusals_if_dry_run("ports"):
-                    raise NodeError(cause.what, next_step=cause.next_step)
+                    raise MachineError(cause.what, next_step=cause.next_step)
 
 
 def require_matching_source_if_set(
@@ -153,7 +153,7 @@ def probe_plan_source_or_refuse_override(
     return None
 
 
-def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
+def _probe_tree(table: FrameworkSource, folder: Path) -> SourceTree:
     package = table.package
     if not (folder / package).is_dir():
         fault = _("the folder has no package {package}") if folder.is_dir() else _("there is no such folder")
@@ -167,7 +167,7 @@ def _probe_tree(table: SourceTable, folder: Path) -> SourceTree:
     return probe_source_tree(folder, package)
 
 
-def _check_version(job: str, table: SourceTable, found: SourceTree, *, force: bool) -> None:
+def _check_version(job: str, table: FrameworkSource, found: SourceTree, *, force: bool) -> None:
     known, wanted = found.version, table.version
     if known and Version(known).release[:2] != Version(wanted).release[:2] and not force:
         raise SpecError(

@@ -15,7 +15,7 @@ from types import FrameType
 
 from rlbox.app import App
 from rlbox.diagnose.cause import Cause
-from rlbox.errors import EngineError, Interrupted, NodeError, SpecError, WorkFailed
+from rlbox.errors import EngineError, Interrupted, MachineError, SpecError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.job.names import EVIDENCE_FOLDER, REPORT_PAGE
 from rlbox.job.plan import RunPlan
@@ -33,7 +33,7 @@ from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import DEFAULT_TARGET, PreparedBackend, format_resume_command
 from rlbox.run.data_disk import create_own_lock_owner, resolve_data_dir_or_default
 from rlbox.system.identity import get_user_name_or_uid
-from rlbox.system.run_processes import StopSignal, handle_stop_signals
+from rlbox.system.run_processes import StopSignal, handle_sigint_and_sigterm
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -50,12 +50,12 @@ def stop_or_kill_run(
     """Ask the run to stop, wait for its end, and kill its supervisor after `grace_s` seconds.
 
     Others may do so at the same time: the first one who asked is remembered. What was killed is ended by
-    `RunStore.clean_up_dead_runs_unless_disk_locked` then. Raises `NodeError` when the run belongs to another user.
+    `RunStore.clean_up_dead_runs_unless_disk_locked` then. Raises `MachineError` when the run belongs to another user.
     """
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_first_stop_request(run_dir, user, via)
     if container := run_store.find_container_runtime(plan.run_id):
-        container.require_own_and_stop(int(grace_s))
+        container.stop_unless_gone_as_owner(int(grace_s))
         return
     asked = killed = 0.0
     begun = time.monotonic()
@@ -78,7 +78,7 @@ def _signal(facts: SupervisorInfo, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     except PermissionError as error:
-        raise NodeError(
+        raise MachineError(
             _("the run belongs to another user (uid {uid})").format(uid=facts.uid),
             next_step=_("ask that user, or stop it as root"),
         ) from error
@@ -116,7 +116,7 @@ def start_and_follow(
                 raise Interrupted(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
             is_process_alive = backend.start(plan, run_dir, secrets, lock)
         except OSError as error:
-            raise NodeError(
+            raise MachineError(
                 _("the run cannot be written down: {strerror}").format(strerror=error.strerror or error),
                 where=str(error.filename or run_store.data_dir),
                 next_step=_("free space there, or name another disk with --data DIR"),
@@ -189,7 +189,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
     def note(number: int, frame: FrameType | None) -> None:
         asked.record_first_reason("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
-    with handle_stop_signals(note):
+    with handle_sigint_and_sigterm(note):
         yield asked
 
 
@@ -262,7 +262,7 @@ def _resume_command(app: App, run_store: RunStore, plan: RunPlan) -> str:
 
 def _data_option(app: App, run_store: RunStore, plan: RunPlan) -> str:
     """Return ` --data DIR`, or nothing where commands find the run without it."""
-    with contextlib.suppress(SpecError, NodeError):
+    with contextlib.suppress(SpecError, MachineError):
         if plan.cluster or resolve_data_dir_or_default(app, DEFAULT_TARGET, None) == run_store.data_dir:
             return ""
     return f" --data {shlex.quote(str(run_store.data_dir))}"

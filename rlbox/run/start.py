@@ -66,7 +66,7 @@ from rlbox.run.backend import (
     create_backend,
     format_run_command_without_params,
 )
-from rlbox.run.data_disk import load_environ_and_dotenv_masker, require_named_store_or_exec_remotely
+from rlbox.run.data_disk import load_environ_and_dotenv_masker, locate_run_store_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
 from rlbox.run.inputs import (
     SPEC,
@@ -139,7 +139,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         if backend.is_data_disk_local:
             with app.collecting_refusals_if_dry_run("data disk"):
                 run_store.require_unlocked_and_idle()
-        if prepared.shares_host_ports:
+        if prepared.shares_local_machine_ports:
             require_free_ports(app, plan)
         return _show_new_run(app, job, plan, fit)
     files[OVERRIDES_FILE] = add_entry_to_overrides_json(
@@ -153,7 +153,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
     )
 
     def write_run() -> RunPlan:
-        if prepared.shares_host_ports:
+        if prepared.shares_local_machine_ports:
             require_free_ports(app, plan)
         run_dir = run_store.create_run_dir(plan, find_job_programs_dir(app, job), files)
         app.print_status(_("run {run}: {folder}").format(run=plan.run_id, folder=run_dir))
@@ -254,7 +254,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
         head.open_store_or_exec_remotely(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(_("run {run}").format(run=run_name)):
-        run_store = require_named_store_or_exec_remotely(app, target, options.data)
+        run_store = locate_run_store_or_exec_remotely(app, target, options.data)
     if run_store is None:
         return app.print_dry_run({}, "", _("look for run {run}").format(run=run_name))
     run_dir = run_store.find_run_dir_or_latest(run_name)
@@ -344,7 +344,7 @@ class _ResumedRun:
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
         network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
         plan = plan_exposure_or_refuse(self.app, plan, network_kind, data_dir, self.options)
-        if self.prepared.shares_host_ports:
+        if self.prepared.shares_local_machine_ports:
             require_free_ports(self.app, plan)
         return plan
 

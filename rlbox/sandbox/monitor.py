@@ -24,7 +24,7 @@ from rlbox.system.process_table import (
     list_thread_dirs,
     probe_resident_bytes_or_0,
     read_proc_memory_file_or_empty,
-    read_stat_fields_or_empty,
+    read_stat_or_empty_fields,
     read_text_or_empty,
 )
 
@@ -92,7 +92,7 @@ class ProcessMonitor:
         now, cpu_before = time.monotonic(), self.cpu_s
         living_s, tasks, asleep = 0.0, 0, True
         for pid in pids:
-            _, fields = read_stat_fields_or_empty(pid)
+            _, fields = read_stat_or_empty_fields(pid)
             if not fields:
                 continue
             if fields[_STATE] in "ZX" and int(fields[_THREADS]) <= 1:
@@ -131,7 +131,7 @@ class ProcessMonitor:
         if now - self._disk_checked < _DISK_INTERVAL_S:
             return False
         self._disk_checked = now
-        return measure_disk_bytes_capped(self._folder, pids, limit) > limit
+        return measure_disk_bytes_or_above_limit(self._folder, pids, limit) > limit
 
     def _reap(self, pid: int) -> int:
         """Wait for a child (-1: any); return its id, or 0 where none has ended; ChildProcessError: there is none."""
@@ -202,7 +202,7 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
     """
     children: dict[int, int] = {}
     for pid in pids:
-        _, fields = read_stat_fields_or_empty(pid)
+        _, fields = read_stat_or_empty_fields(pid)
         if fields and int(fields[_FLAGS]) & _NEVER_EXECUTED:
             parent = int(fields[_PARENT])
             same_memory = read_text_or_empty(f"/proc/{pid}/statm") == read_text_or_empty(f"/proc/{parent}/statm")
@@ -211,7 +211,7 @@ def _find_vfork_children(pids: Iterable[int]) -> set[int]:
     return set(children.values())
 
 
-def measure_disk_bytes_capped(folder: Path, pids: Iterable[int], limit: int) -> int:
+def measure_disk_bytes_or_above_limit(folder: Path, pids: Iterable[int], limit: int) -> int:
     """Return the bytes on disk below `folder`, with deleted files that these processes hold open.
 
     A number above `limit` also stands for too many entries, and for a folder or a process that hides what it holds:

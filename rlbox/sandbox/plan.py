@@ -23,7 +23,7 @@ def has_landlock_and_seccomp(layers: Collection[str]) -> bool:
     return {LANDLOCK, SECCOMP} <= set(layers)
 
 
-def format_layers_or_limits_only(layers: Collection[str]) -> str:
+def format_isolation_strength(layers: Collection[str]) -> str:
     return "+".join(layers) if has_landlock_and_seccomp(layers) else "limits only"
 
 

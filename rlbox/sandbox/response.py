@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rlbox.sandbox.plan import PlanOutcome, format_layers_or_limits_only
+from rlbox.sandbox.plan import PlanOutcome, format_isolation_strength
 
 VERSION = 3
 """Counts up when the same program may get another verdict: scores of two versions are not compared."""
@@ -77,7 +77,7 @@ def _build_command_result(outcome: PlanOutcome, number: int = 0) -> dict[str, An
 def _build_response(outcome: PlanOutcome, succeeded: bool, fields: dict[str, Any]) -> dict[str, Any]:
     isolation = {
         "version": VERSION,
-        "strength": format_layers_or_limits_only(outcome.layers),
+        "strength": format_isolation_strength(outcome.layers),
         "missing": outcome.missing,
         "limit": outcome.limit,
         "cpu_s": outcome.cpu_s,

@@ -21,7 +21,7 @@ from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.sandbox.cgroup import format_cgroup_name, remove_cgroup_if_empty
 from rlbox.sandbox.isolation import CHECKER_FOLDER
-from rlbox.sandbox.plan import Plan, PlanOutcome, decode_outcome, encode_json_line, format_layers_or_limits_only
+from rlbox.sandbox.plan import Plan, PlanOutcome, decode_outcome, encode_json_line, format_isolation_strength
 from rlbox.sandbox.request import LANGUAGES, ProgramRequest, RequestLimits, compute_wall_limit_s
 from rlbox.sandbox.response import build_error_response, build_run_response, build_verdict_response
 from rlbox.system.command import DEVNULL, run_command_or_raise, start_command, wait_for_exit
@@ -95,7 +95,7 @@ class Sandbox:
         error = outcome.message or outcome.limit
         if not error and outcome.programs[0].stdout != "2\n":
             error = f"a program printed {outcome.programs[0].stdout!r}: {outcome.programs[0].stderr}"
-        strength = format_layers_or_limits_only(outcome.layers)
+        strength = format_isolation_strength(outcome.layers)
         return {"layers": outcome.layers, "missing": outcome.missing, "strength": strength, "wrong": error}
 
     def _make_plan(self, files: Mapping[str, bytes], limits: RequestLimits) -> Plan:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import PIPE, ProcessHandle, run_command, run_in_foreground, start_command
@@ -35,7 +35,7 @@ _READY = "ready"
 _PREFIX, _SOCKET, _ERRORS = "rlbox-ssh-", "s", "errors"
 
 
-class SshConnectionFailed(NodeError):
+class SshConnectionFailed(MachineError):
     """ssh cannot connect, or the connection broke; `output` is all that ssh wrote."""
 
     def __init__(self, what: str, *, where: str = "", next_step: str = "", output: str = "") -> None:
@@ -43,7 +43,7 @@ class SshConnectionFailed(NodeError):
         self.output = output
 
 
-class SshClientMissing(NodeError):
+class SshClientMissing(MachineError):
     """This machine has no ssh."""
 
 
@@ -120,7 +120,7 @@ class SshConnection:
             Command(argv=(*self.address.to_argv_before_destination("StreamLocalBindMask=0177"), *argv))
         )
         if not outcome.ok:
-            raise NodeError(
+            raise MachineError(
                 _("ssh forwards nothing: {error}").format(error=_last_line(outcome)), where=self.ssh_destination
             )
 
@@ -166,7 +166,7 @@ class SshConnection:
         if outcome.ok:
             return outcome.stdout
         step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
-        raise NodeError(
+        raise MachineError(
             _("{error}: {last_line}").format(error=error_message, last_line=_last_line(outcome)),
             where=self.ssh_destination,
             next_step=step,

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from rlbox.amounts import decimal_size_text
-from rlbox.errors import NodeError, WorkFailed
+from rlbox.errors import MachineError, WorkFailed
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.ssh.connection import CONNECTION_LOST_CODE, SshConnection, SshConnectionFailed
@@ -200,7 +200,7 @@ def _receive(process: ProcessHandle, part: Path, size: int, report: ReportBytes)
                 report(len(data))
                 size -= len(data)
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("{part} cannot be written: {strerror}").format(part=part.name, strerror=error.strerror),
             where=str(part.parent),
             next_step=_("free disk space, then repeat the same command: downloaded files are kept"),
@@ -241,7 +241,7 @@ class DownloadDirectory:
         """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
         free, need = free_bytes_or_0(self.path), total_bytes(files)
         if free < need:
-            raise NodeError(
+            raise MachineError(
                 _("{need} come home, and {free} are free").format(
                     need=decimal_size_text(need), free=decimal_size_text(free)
                 ),
@@ -317,7 +317,7 @@ def _check_exit(process: ProcessHandle, what: str) -> None:
     __, errors = process.communicate()
     if process.returncode:
         lines = errors.decode("utf-8", "replace").strip().splitlines()
-        failure = SshConnectionFailed if process.returncode == CONNECTION_LOST_CODE else NodeError
+        failure = SshConnectionFailed if process.returncode == CONNECTION_LOST_CODE else MachineError
         raise failure(
             f"{what} did not get through: {lines[-1] if lines else f'exit code {process.returncode}'}",
             next_step="the same command again: it goes on where it was cut",

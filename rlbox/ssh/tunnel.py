@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import urlsplit
 
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, MachineError
 from rlbox.i18n import _
 from rlbox.ssh.connection import SshClientMissing, SshConnection, parse_ssh_url
 
 ENGINE_SOCKET = "/var/run/docker.sock"
-# Prints what `EngineTunnel` holds.
+# Prints what `EngineTunnelInfo` holds.
 _REMOTE = (
     'id -u; id -g; stat -Lc %g "{socket}" || exit 1; printf "%s\\n" "$HOME"; '
     's="${{XDG_STATE_HOME:-$HOME/.local/state}}/rlbox"; mkdir -p "$s" || exit 1; printf "%s\\n" "$s"'
@@ -21,7 +21,7 @@ _REMOTE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineTunnel:
+class EngineTunnelInfo:
     """`address` is the socket on this machine; everything else is about the remote machine and the user there.
 
     `remote_state_directory` is the directory in which rlbox on that machine keeps what it knows of its runs.
@@ -36,10 +36,10 @@ class EngineTunnel:
     remote_state_directory: str
 
 
-def probe_engine_tunnel(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnel:
+def probe_remote_engine_host(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnelInfo:
     """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
     uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
-    return EngineTunnel(
+    return EngineTunnelInfo(
         local_address=address,
         remote_socket=socket,
         remote_uid=int(uid),
@@ -51,7 +51,7 @@ def probe_engine_tunnel(address: str, socket: str, run_there: Callable[[str], st
 
 
 @cache
-def open_engine_tunnel(url: str) -> EngineTunnel:
+def open_engine_tunnel(url: str) -> EngineTunnelInfo:
     """Forward the engine at `ssh://[USER@]HOST[:PORT][/SOCKET]`; the tunnel ends with this process."""
     try:
         address, path = parse_ssh_url(url), urlsplit(url).path
@@ -69,10 +69,12 @@ def open_engine_tunnel(url: str) -> EngineTunnel:
         atexit.register(connection.__exit__)
         connection.forward_socket(str(local), socket)
         error_text = _("the engine's socket is not found")
-        return probe_engine_tunnel(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
+        return probe_remote_engine_host(
+            f"unix://{local}", socket, lambda text: connection.check_output(text, error_text)
+        )
     except SshClientMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
-    except NodeError as error:
+    except MachineError as error:
         raise EngineError(
             _("the engine cannot be reached over ssh: {error}").format(error=error.what),
             where=url,

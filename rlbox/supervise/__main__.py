@@ -66,7 +66,7 @@ def _supervise(argv: list[str], interrupt: StopSignal) -> int:
 def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bool) -> None:
     """Take the data disk, unless it was inherited, and say who carries out the run.
 
-    Raises `NodeError` when another start of this attempt did so before.
+    Raises `MachineError` when another start of this attempt did so before.
     """
     from rlbox.record.disk_lock import acquire_disk_lock
     from rlbox.record.run_dir import create_lock_owner_from_plan

@@ -105,7 +105,7 @@ def _find_skip_reason(name: str, facts: os.stat_result) -> str:
 
 
 def require_writable_path_outside_run(run_dir: Path, out: Path) -> None:
-    """Refuse a path that the bundle cannot be written to (`NodeError`), or that is inside the run (`SpecError`)."""
+    """Refuse a path that the bundle cannot be written to (`MachineError`), or that is inside the run (`SpecError`)."""
     if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(run_dir)):
         raise SpecError(
             _("the bundle would lie inside the run directory"),
@@ -160,7 +160,7 @@ def write_bundle(
 ) -> list[BundleEntry]:
     """Write the archive `out` with `texts` (name to text) first; return its files, secrets masked in all of it.
 
-    Raises `NodeError` on a disk that is full; nothing is left of the file then.
+    Raises `MachineError` on a disk that is full; nothing is left of the file then.
     """
     with (
         open_locked_atomic(out, 0) as file,

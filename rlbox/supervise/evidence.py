@@ -24,7 +24,7 @@ from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_or_latest_session_dir
 from rlbox.errors import RlboxError
-from rlbox.job.plan import RayPlan, RunPlan, StagePlan
+from rlbox.job.plan import RaySubmission, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
@@ -32,7 +32,7 @@ from rlbox.system.command import run_command
 from rlbox.system.files import free_bytes_or_0
 from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
 from rlbox.system.identity import get_user_name_or_uid
-from rlbox.system.json_files import iter_tail_lines
+from rlbox.system.json_files import iter_tail_lines_or_raise
 from rlbox.system.limits import CgroupMemory, probe_cgroup_memory
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.system.process_table import (
@@ -241,7 +241,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     mark = f'"stage":{json.dumps(stage)}'
     rows: deque[str] = deque(maxlen=_SAMPLES)
     try:
-        lines = (row.decode("utf-8", "replace") for row in iter_tail_lines(run_dir / RESOURCES_FILE))
+        lines = (row.decode("utf-8", "replace") for row in iter_tail_lines_or_raise(run_dir / RESOURCES_FILE))
         rows.extend(row for row in lines if mark in row)
     except OSError as error:
         raise NoEvidenceError(f"{RESOURCES_FILE}: {error.strerror}") from error
@@ -250,7 +250,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     return "".join(rows)
 
 
-def _collect_ray_log_text(ray: RayPlan) -> str:
+def _collect_ray_log_text(ray: RaySubmission) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line."""
     folder = (find_job_or_latest_session_dir(ray) / "logs").resolve()
     try:

@@ -23,7 +23,7 @@ from rlbox.diagnose.first_fatal import (
     read_run_signatures_or_empty,
     sort_failures_by_time_services_first,
 )
-from rlbox.hang.evidence import write_hang_markdown_if_hung
+from rlbox.hang.evidence import write_hang_markdown_if_evidence
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
 from rlbox.record.state import iter_events_in_file_tail
 from rlbox.secrets.masks import SecretMasker
@@ -309,7 +309,7 @@ def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis)
     texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
     problems = write_texts_and_list_problems_after_first(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
-        write_hang_markdown_if_hung(folder, explained.cause)
+        write_hang_markdown_if_evidence(folder, explained.cause)
         write_evidence_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 

@@ -50,7 +50,7 @@ class ActivityExtendedStartLimit:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
-    def is_exceeded_without_progress(self) -> bool:
+    def poll_exceeded_without_progress(self) -> bool:
         """Sample the processes once a second when the time is over, and return whether the service must be stopped."""
         now_s = time.monotonic()
         if self.elapsed_s <= self._limit_s:
@@ -70,7 +70,7 @@ class ActivityExtendedStartLimit:
             self._loaded_s = now_s
         if usage.wanted_cores >= FLOORS["cpu"]:
             self._computed_s = now_s
-        self._compute_time_s += rates.seconds * usage.used_share_of_wanted
+        self._compute_time_s += rates.seconds * usage.used_share_of_wanted_or_1
 
 
 class RunningService:

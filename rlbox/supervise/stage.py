@@ -35,7 +35,9 @@ def stop_retained_services(context: StageContext) -> None:
         context.processes.stop(kept.service.child)
         if kept.output_fd is not None:
             os.close(kept.output_fd)
-        context.journal.update_and_log_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
+        context.journal.update_service_logging_new_state(
+            kept.stage, name, state="stopped", exit_code=kept.service.child.poll()
+        )
     context.retained.clear()
 
 
@@ -67,7 +69,7 @@ class _StageServices:
         )
         while not service.has_been_ready:
             self._watch.poll_and_raise_on_failure()
-            if limit.is_exceeded_without_progress() and not service.has_been_ready:
+            if limit.poll_exceeded_without_progress() and not service.has_been_ready:
                 self._gate.set_broken(rule, service.readiness_problem)
                 cause = causes.explain_slow_service_start(self._stage, plan, service.readiness_problem, limit.elapsed_s)
                 raise StageAborted(
@@ -242,7 +244,7 @@ class _StageRun:
         self._watch.record_stage_and_gate(state="running")
         while (code := main.poll()) is None:
             self._watch.poll_and_raise_on_failure()
-            self._watch.raise_on_unresponsive_service()
+            self._watch.write_evidence_and_raise_on_unresponsive()
             self._watch.write_evidence_and_raise_on_hang()
             self._audit.raise_on_undeclared_listener_if_due()
         self._end_main(code)
@@ -265,7 +267,7 @@ class _StageRun:
             return self._context.processes.start(command, output, stage=stage.name, part=MAIN)
 
     def _end_main(self, code: int) -> None:
-        self._watch.read_outputs_to_end_and_fail_late_rules()
+        self._watch.read_all_outputs_and_decide_rules()
         self._watch.record_new_gate_events_and_fatals()
         self._watch.raise_on_log_write_error()
         good = code in self._stage.exit_codes

@@ -15,7 +15,7 @@ from rlbox.diagnose.cause import Cause, CauseKind, make_disk_full_cause, make_in
 from rlbox.hang.evidence import WatchContext
 from rlbox.i18n import _
 from rlbox.job.names import EVIDENCE_FOLDER, ProblemOrEmpty
-from rlbox.job.plan import NodePlan, RunCluster, RunPlan, StagePlan
+from rlbox.job.plan import RayNodeAddress, RunCluster, RunPlan, StagePlan
 from rlbox.record.journal import Journal, explain_write_error
 from rlbox.record.supervisor_file import describe_stop_requester
 from rlbox.secrets.handover import SecretGrants
@@ -39,7 +39,7 @@ _SETTLE_S, _LOOK_S = 4.0, 0.1
 
 
 class _NodeProbe:
-    def __init__(self, node: NodePlan) -> None:
+    def __init__(self, node: RayNodeAddress) -> None:
         self.node, self.good_at = node, time.monotonic()
         self._refused = self._silent = 0
         self._bad_at = 0.0
@@ -141,7 +141,7 @@ class StageContext:
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
             list_process_names=lambda: {process.pid: process.name for process in self.processes.list_living_members()},
             record_event=partial(self.journal.record_event, stage.name),
-            record_phase=lambda phase: self.journal.update_and_log_stage(stage.name, phase=phase),
+            record_phase=lambda phase: self.journal.update_stage_logging_new_state(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,
             may_continue=lambda: not self.interrupt.name,
         )

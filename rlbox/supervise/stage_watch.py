@@ -16,7 +16,7 @@ from rlbox.i18n import _
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
-from rlbox.logs.patterns import find_matching_line_indexes
+from rlbox.logs.patterns import find_candidate_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise import causes
 from rlbox.supervise.ray_jobs import SubmittedRayJob
@@ -137,7 +137,7 @@ class StageWatch:
             when = when if service.has_been_ready else _("before it was ready")
             raise StageAborted(causes.explain_service_exit(self._stage, service.plan, code, when))
 
-    def raise_on_unresponsive_service(self) -> None:
+    def write_evidence_and_raise_on_unresponsive(self) -> None:
         for service in self.services:
             if service.is_unresponsive:
                 plan, answer = service.plan, service.last_problem_or_no_answer
@@ -164,7 +164,7 @@ class StageWatch:
         for service in self.services:
             service.begin_liveness_checks()
 
-    def read_outputs_to_end_and_fail_late_rules(self) -> None:
+    def read_all_outputs_and_decide_rules(self) -> None:
         self.logs.copy_and_dispatch_everything_written()
         self.logs.dispatch_partial_line(STAGE_LOG)
         while self._read_metric_files():
@@ -173,7 +173,7 @@ class StageWatch:
             tail.close()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
-        self.gate.close_logs_and_decide_lines()
+        self.gate.close_logs_and_decide_undecided_lines()
         self._command_begun = None
 
     def wait_and_raise_if_service_dies(self, patience_s: float) -> None:
@@ -188,18 +188,20 @@ class StageWatch:
         self.logs.dispatch_remaining()
         self.record_new_gate_events_and_fatals()
         for log in self.pump.logs.values():
-            log.close_files()
+            log.close_without_flush()
 
     def record_stage_and_gate(self, **changes: object) -> None:
         self._recorded = self.gate.events.revision
-        self._context.journal.update_and_log_stage(self._stage.name, gate=self.gate.copy_rule_states(), **changes)
+        self._context.journal.update_stage_logging_new_state(
+            self._stage.name, gate=self.gate.copy_rule_states(), **changes
+        )
 
     def _record_gate_if_changed(self) -> None:
         if self.gate.events.revision != self._recorded:
             self.record_stage_and_gate()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
-        self._context.journal.update_and_log_service(self._stage.name, service.plan.name, **changes)
+        self._context.journal.update_service_logging_new_state(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)
@@ -214,7 +216,7 @@ class StageWatch:
         return has_grown
 
     def _judge(self, log: str, texts: LineBlock) -> None:
-        texts.hits = find_matching_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
+        texts.hits = find_candidate_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)
         self.gate.check_lines(log, texts)
 
     def _hear(self, log: str, texts: LineBlock) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
-from rlbox.system.limits import CpuLimit, read_cgroup_cpu_limit
-from rlbox.system.process_table import ProcessKey, read_stat_fields_or_empty, read_text_or_empty
+from rlbox.system.limits import CgroupCpu, read_cgroup_cpu_limit
+from rlbox.system.process_table import ProcessKey, read_stat_or_empty_fields, read_text_or_empty
 
 BytesPerSecond = float
 ChangedBytesPerSecond = float
@@ -69,7 +69,7 @@ class ActivitySample:
     gpus: tuple[GpuStatus, ...]
     processes: tuple[ProcessUsage, ...]
     machine_busy_s: float = 0.0
-    cpu_limit: CpuLimit | None = None
+    cpu_limit: CgroupCpu | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
         max(0, getattr(later, field) - getattr(earlier, field))
         for field in ("received_bytes", "sent_bytes", "loopback_bytes")
     )
-    gpus = select_computing_gpus_or_all_if_unknown(later.gpus, {process.pid for process in later.processes})
+    gpus = select_computing_gpus_all_if_unmatched(later.gpus, {process.pid for process in later.processes})
     memory_change = sum(abs(now.resident_bytes - (before.resident_bytes if before else 0)) for before, now in pairs)
     return ActivityRates(
         seconds=seconds,
@@ -141,7 +141,7 @@ def compute_rates(earlier: ActivitySample, later: ActivitySample) -> ActivityRat
     )
 
 
-def select_computing_gpus_or_all_if_unknown(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
+def select_computing_gpus_all_if_unmatched(gpus: Iterable[GpuStatus], pids: set[int]) -> list[GpuStatus]:
     every = list(gpus)
     if all(pids.isdisjoint(gpu.processes) for gpu in every):
         return every
@@ -177,7 +177,7 @@ class CpuUsage:
     limit_cores: float | None = None
 
     @property
-    def used_share_of_wanted(self) -> float:
+    def used_share_of_wanted_or_1(self) -> float:
         return min(1.0, self.used_cores / self.wanted_cores) if self.wanted_cores > _WAITS_CORES else 1.0
 
     @property
@@ -239,7 +239,7 @@ def probe_machine_and_process_activity(
 
 
 def probe_process_usage(pid: int) -> ProcessUsage | None:
-    name, fields = read_stat_fields_or_empty(pid)
+    name, fields = read_stat_or_empty_fields(pid)
     if len(fields) < 22 or (fields[0] in "ZXx" and fields[17] == "1"):
         return None
     lines = read_text_or_empty(f"/proc/{pid}/io").split()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlbox.amounts import decimal_size_text
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.i18n import _
 from rlbox.system.file_lock import create_lock_held_error, open_lock_unless_held
 from rlbox.system.safe_files import replace_file
@@ -91,14 +91,14 @@ def hardlink_or_make_readonly_copy(source: Path, destination: Path) -> None:
 def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]:
     """Yield a file that becomes `path` when the block ends well, and is removed when it does not.
 
-    Raises NodeError: the disk has less than `needed_bytes` free, is full, or cannot be written.
+    Raises MachineError: the disk has less than `needed_bytes` free, is full, or cannot be written.
     Raises LockHeld: another process writes the same file.
     """
     part = path.with_name(f"{path.name}.part")
     try:
         free = free_bytes_or_0(path.parent)
         if free < needed_free_bytes:
-            raise NodeError(
+            raise MachineError(
                 _("the disk is too full: {free} free, {need} needed").format(
                     free=decimal_size_text(free), need=decimal_size_text(needed_free_bytes)
                 ),
@@ -119,7 +119,7 @@ def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]
                 part.unlink(missing_ok=True)
                 raise
     except OSError as error:
-        raise NodeError(
+        raise MachineError(
             _("the archive cannot be written: {strerror}").format(strerror=error.strerror or error),
             where=str(part),
             next_step=_("free space, or name a file on another disk"),
@@ -129,7 +129,7 @@ def open_locked_atomic(path: Path, needed_free_bytes: int) -> Iterator[BinaryIO]
 def require_replaceable_or_creatable_file(path: Path, option_in_hint: str) -> None:
     """Refuse a file that cannot be written or has no folder: a slip makes none. `option_in_hint`: as `--out`."""
     if is_existing_non_regular_file(path):
-        raise NodeError(
+        raise MachineError(
             _("not a regular file; it is not replaced"),
             where=str(path),
             next_step=_("use another path: {option}").format(option=option_in_hint),
@@ -143,7 +143,7 @@ def require_writable_or_creatable_directory(folder: Path, option_in_hint: str) -
 
 def _require_writable_directory(directory: Path, path: Path, alternative: str) -> None:
     if not os.path.lexists(directory):
-        raise NodeError(
+        raise MachineError(
             _("the folder of this file does not exist"),
             where=str(path),
             next_step=_("mkdir -p {parent}, or use another path: {option}").format(
@@ -151,7 +151,7 @@ def _require_writable_directory(directory: Path, path: Path, alternative: str) -
             ),
         )
     if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
-        raise NodeError(
+        raise MachineError(
             _("not a folder that this user can write to"),
             where=str(directory),
             next_step=_("make the folder writable for you, or use another path: {option}").format(option=alternative),

@@ -16,7 +16,7 @@ FIRMWARE_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its
 _SHARE_WINDOW_S = 5.0
 
 
-class GpuShare(NamedTuple):
+class ProcessUtilization(NamedTuple):
     """What a process had of a GPU of late: percent of its computing time, and of that of its memory."""
 
     pid: int
@@ -43,7 +43,7 @@ class GpuStatus:
     memory_utilization: int = 0
     uncorrected_errors: int = 0
     arch: str = ""
-    shares: tuple[GpuShare, ...] = ()
+    shares: tuple[ProcessUtilization, ...] = ()
 
     @property
     def power_ratio(self) -> float:
@@ -56,7 +56,7 @@ class NvmlUnavailableError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuDriver:
+class CudaDriver:
     """The NVIDIA driver of a host; `device_file_count` counts the device files of GPUs."""
 
     is_present: bool = False
@@ -117,18 +117,18 @@ def query_gpus_or_raise() -> tuple[GpuStatus, ...]:
     return gpus
 
 
-def probe_cuda_driver() -> GpuDriver:
+def probe_cuda_driver() -> CudaDriver:
     """Ask libcuda for the driver's version, which initialises nothing."""
     devices = len(glob.glob("/dev/nvidia[0-9]*"))
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return GpuDriver(is_present=devices > 0, device_file_count=devices, error=str(error) if devices else "")
+        return CudaDriver(is_present=devices > 0, device_file_count=devices, error=str(error) if devices else "")
     version = ctypes.c_int(0)
     code = library.cuDriverGetVersion(ctypes.byref(version))
     if code:
-        return GpuDriver(is_present=True, device_file_count=devices, error=f"cuDriverGetVersion gives {code}")
-    return GpuDriver(
+        return CudaDriver(is_present=True, device_file_count=devices, error=f"cuDriverGetVersion gives {code}")
+    return CudaDriver(
         is_present=True, device_file_count=devices, max_cuda_version=(version.value // 1000, version.value % 1000 // 10)
     )
 
@@ -177,11 +177,13 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     )
 
 
-def _read_shares(nvml: Any, device: Any) -> tuple[GpuShare, ...]:
+def _read_shares(nvml: Any, device: Any) -> tuple[ProcessUtilization, ...]:
     since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
     except nvml.NVMLError:  # "not found" where no process used it
         return ()
     newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-    return tuple(GpuShare(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
+    return tuple(
+        ProcessUtilization(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items())
+    )

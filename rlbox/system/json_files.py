@@ -43,10 +43,10 @@ def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict
 
 def read_valid_json_from_tail(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        yield from parse_valid_json_objects(iter_tail_lines(path, max_bytes))
+        yield from parse_valid_json_objects(iter_tail_lines_or_raise(path, max_bytes))
 
 
-def iter_tail_lines(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+def iter_tail_lines_or_raise(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
     """Yield the lines among the last `max_bytes` of a file, a longer one than 1 MiB in pieces; raises `OSError`."""
     with open_regular_file(path) as file:
         begin = max(0, os.fstat(file.fileno()).st_size - max_bytes)

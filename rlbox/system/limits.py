@@ -27,13 +27,13 @@ class OwnCgroup(NamedTuple):
     directory: Path
 
 
-def find_own_cgroups(v1_controllers_or_empty_for_v2: Iterable[str]) -> Iterator[OwnCgroup]:
+def find_own_cgroups(controllers_empty_name_means_v2: Iterable[str]) -> Iterator[OwnCgroup]:
     paths: dict[str, str] = {}
     for line in read_text_or_empty("/proc/self/cgroup").splitlines():
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)
     mounts = [_parse_mount(line) for line in read_text_or_empty("/proc/self/mountinfo").splitlines()]
-    for controller in v1_controllers_or_empty_for_v2:
+    for controller in controllers_empty_name_means_v2:
         own = paths.get(controller)
         for mount in mounts:
             if own is not None and controller in mount.controllers:
@@ -58,7 +58,7 @@ def _parse_mount(line: str) -> _Mount:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuLimit:
+class CgroupCpu:
     """The container's limit of cores; `throttled_s` is how long it kept ready processes waiting, summed over cores."""
 
     cores: float
@@ -114,7 +114,7 @@ def count_usable_cores() -> float:
     return min(cores, limit.cores) if limit else cores
 
 
-def read_cgroup_cpu_limit() -> CpuLimit | None:
+def read_cgroup_cpu_limit() -> CgroupCpu | None:
     for directory in _visible_groups("cpu"):
         words = read_text_or_empty(directory / "cpu.max").split()  # version 2 has both numbers in one file
         words = words or [read_text_or_empty(directory / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
@@ -122,7 +122,7 @@ def read_cgroup_cpu_limit() -> CpuLimit | None:
         if quota is not None and period:
             stat = parse_name_number_lines(read_text_or_empty(directory / "cpu.stat"))
             throttled_s = stat.get("throttled_usec", 0) / 1e6 + stat.get("throttled_time", 0) / 1e9
-            return CpuLimit(cores=quota / period, throttled_s=throttled_s)
+            return CgroupCpu(cores=quota / period, throttled_s=throttled_s)
     return None
 
 

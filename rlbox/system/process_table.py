@@ -53,7 +53,7 @@ def probe_processes() -> dict[int, Process]:
 
 
 def probe_process(pid: int) -> Process | None:
-    name, fields = read_stat_fields_or_empty(pid)
+    name, fields = read_stat_or_empty_fields(pid)
     if not fields:
         return None
     return Process(
@@ -68,14 +68,14 @@ def probe_process(pid: int) -> Process | None:
     )
 
 
-class StatFields(NamedTuple):
+class StatNameAndFields(NamedTuple):
     name: str
     fields: list[str]
 
 
-def read_stat_fields_or_empty(pid: int) -> StatFields:
+def read_stat_or_empty_fields(pid: int) -> StatNameAndFields:
     head, _, tail = read_text_or_empty(f"/proc/{pid}/stat").rpartition(")")  # the name may hold blanks and brackets
-    return StatFields(head.partition("(")[2], tail.split())
+    return StatNameAndFields(head.partition("(")[2], tail.split())
 
 
 def read_text_or_empty(path: str | Path) -> str:

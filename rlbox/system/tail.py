@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from rlbox.system.json_files import iter_tail_lines
+from rlbox.system.json_files import iter_tail_lines_or_raise
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
 
 BLOCK = 1 << 20
@@ -24,7 +24,7 @@ _LINE_END = re.compile(rb"\r+\n?|\n")
 def read_tail_lines_or_empty(path: Path, max_bytes: int) -> bytes:
     """Return the last `max_bytes` of a file, without the line that they begin in; empty when it cannot be read."""
     try:
-        return b"".join(iter_tail_lines(path, max_bytes))
+        return b"".join(iter_tail_lines_or_raise(path, max_bytes))
     except OSError:
         return b""
 

@@ -60,7 +60,7 @@ def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     return (*debs, *packages, *trees, *files)
 
 
-def list_artifacts_without_os_and_runtime(lock: Lock) -> tuple[Artifact, ...]:
+def list_artifacts_without_os_and_rlbox(lock: Lock) -> tuple[Artifact, ...]:
     """Return the files that a machine without an image takes: no base, no operating system, no environment of rlbox."""
     own = {"os", lock.runtime.name}
     return tuple(file for file in list_install_artifacts(lock) if file.group not in own)

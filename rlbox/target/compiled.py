@@ -70,7 +70,7 @@ class Compile(SpecModel):
     def distribution_name(self) -> str:
         return canonicalize_name(self.name)
 
-    def cuda_archs(self, hardware_arch: str) -> tuple[str, ...]:
+    def list_archs_if_cuda(self, hardware_arch: str) -> tuple[str, ...]:
         """Return the architectures that it is compiled for, sorted; none where it is C++ alone."""
         return tuple(sorted(self.archs or (hardware_arch,))) if self.cuda else ()
 

@@ -14,7 +14,7 @@ from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.target.compiled import Compile, make_arch_build_env
-from rlbox.target.target import Group, Sha256, Target
+from rlbox.target.target import PythonLayerSpec, Sha256, Target
 
 LOCK_SCHEMA = 2
 
@@ -108,7 +108,7 @@ class LockedPatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockedGroup:
+class LockedPythonLayer:
     """The packages that one group adds to those below it, sorted by name."""
 
     name: str
@@ -134,9 +134,9 @@ class Lock:
     platform: str
     base: str
     debs: tuple[Deb, ...] = ()
-    runtime: LockedGroup
-    build: LockedGroup = field(default=LockedGroup(name="build", packages=()))
-    groups: tuple[LockedGroup, ...]
+    runtime: LockedPythonLayer
+    build: LockedPythonLayer = field(default=LockedPythonLayer(name="build", packages=()))
+    groups: tuple[LockedPythonLayer, ...]
     git: tuple[GitTree, ...] = ()
     http: tuple[HttpFile, ...] = ()
     patches: tuple[LockedPatch, ...] = ()
@@ -195,7 +195,7 @@ def _compiled_text(row: CompileInputs) -> str:
     return f"    {json.dumps(head)[:-1]},\n      {body}"
 
 
-def _with(group: LockedGroup, compiled: CompileInputs, wheel: Package) -> LockedGroup:
+def _with(group: LockedPythonLayer, compiled: CompileInputs, wheel: Package) -> LockedPythonLayer:
     if group.name != compiled.group:
         return group
     others = (package for package in group.packages if package.source != compiled.compiled_wheel_package_source)
@@ -210,17 +210,17 @@ def compute_lock_spec_checksum(target: Target, rlbox_requirements: tuple[str, ..
         "stack": [_stack_fields(group, target.hardware.arch) for group in target.stack],
         "git": [tree.model_dump(mode="json") for tree in target.git],
         "http": [file.model_dump(mode="json") for file in target.http],
-        "patches": [*target.non_git_patch_file_names],
+        "patches": [*target.patches_folder_file_names],
         "runtime": sorted(rlbox_requirements),
     }
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
-def _stack_fields(group: Group, arch: str) -> dict[str, Any]:
+def _stack_fields(group: PythonLayerSpec, arch: str) -> dict[str, Any]:
     """Return the fields of a group; how much memory a compiler takes decides nothing."""
     found = _set_fields(group, "wheels", "compile")
     rows = [(one, _set_fields(one, "memory_gib")) for one in group.compile]
-    compiled = [{**row, "memory_gib": 0, "archs": one.cuda_archs(arch)} for one, row in rows]
+    compiled = [{**row, "memory_gib": 0, "archs": one.list_archs_if_cuda(arch)} for one, row in rows]
     return found | ({"compile": compiled} if compiled else {})
 
 
@@ -292,9 +292,11 @@ def parse_lock(text: str | bytes, source: str, next_step: str = "") -> Lock:
         return Lock(
             **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
             debs=_rows(Deb, data["apt"]),
-            runtime=LockedGroup(name="runtime", packages=_rows(Package, data["runtime"])),
-            build=LockedGroup(name="build", packages=_rows(Package, data["build"])),
-            groups=tuple(LockedGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]),
+            runtime=LockedPythonLayer(name="runtime", packages=_rows(Package, data["runtime"])),
+            build=LockedPythonLayer(name="build", packages=_rows(Package, data["build"])),
+            groups=tuple(
+                LockedPythonLayer(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]
+            ),
             git=_rows(GitTree, data["git"]),
             http=_rows(HttpFile, data["http"]),
             patches=_rows(LockedPatch, data["patches"]),
@@ -338,7 +340,7 @@ def compute_compile_inputs_sha256(
         "tools": sorted(package.sha256 for package in tools),
         "system": sorted(deb.sha256 for deb in toolchain) or f"this machine's: {target.base.image}",
         "python": [target.python.version, target.python.platform],
-        "archs": entry.cuda_archs(target.hardware.arch),
+        "archs": entry.list_archs_if_cuda(target.hardware.arch),
         "cuda": entry.cuda,
         "env": make_compile_env_without_max_jobs(target, entry),
         "units": entry.units,
@@ -348,5 +350,5 @@ def compute_compile_inputs_sha256(
 
 def make_compile_env_without_max_jobs(target: Target, entry: Compile) -> dict[str, str]:
     """Return the environment that the spec gives a build; how many compilers it starts decides nothing."""
-    given = {**make_arch_build_env(entry.cuda_archs(target.hardware.arch)), **entry.env}
+    given = {**make_arch_build_env(entry.list_archs_if_cuda(target.hardware.arch)), **entry.env}
     return {name: text for name, text in sorted(given.items()) if name != "MAX_JOBS"}

@@ -149,7 +149,7 @@ class Wheel(SpecModel):
         return str(parse_wheel_filename(self.file)[1])
 
 
-class Group(SpecModel):
+class PythonLayerSpec(SpecModel):
     """One Python layer of the image. Groups are listed from the least to the most often changed."""
 
     name: Part = Field(description="name of the layer, unique in the target")
@@ -168,7 +168,7 @@ class Group(SpecModel):
     channel: Channel = Field("", description="directory of the PyTorch wheel index: cpu, cu128")
 
     @model_validator(mode="after")
-    def _channel_is_named(self) -> Group:
+    def _channel_is_named(self) -> PythonLayerSpec:
         if (self.source == "torch-wheels") != bool(self.channel):
             raise ValueError(_("set channel (cpu, cu128, …) together with source = 'torch-wheels'"))
         return self
@@ -275,13 +275,13 @@ class Hardware(SpecModel):
     )
 
 
-class Fixes(SpecModel):
+class DisabledFixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
     off: dict[Name, SingleLine] = Field(description="disabled fixes: id to reason")
 
 
-class Compat(SpecModel):
+class DisabledCompat(SpecModel):
     """What the target asks of the table of what fits together."""
 
     off: dict[Name, SingleLine] = Field(description="disabled compatibility facts: id to reason")
@@ -302,7 +302,7 @@ class Build(SpecModel):
     bake_ca: bool = Field(description="keep the CA bundle of the build machine in the image")
 
 
-class Run(SpecModel):
+class ContainerSpec(SpecModel):
     """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
 
     network: Literal["own", "host", "bridge", "none"] = Field(
@@ -355,7 +355,7 @@ class Vast(SpecModel):
 
 
 class CompileEntry(NamedTuple):
-    group: Group
+    group: PythonLayerSpec
     compile: Compile
 
 
@@ -365,11 +365,11 @@ class Target(SpecModel):
     name: Name
     title: SingleLine = Field(description="one-line description of the target")
     hardware: Hardware = Field(description="the machine: GPUs, nodes, cores, memory, provider")
-    fixes: Fixes = Field(description="settings of the fix catalog")
-    compat: Compat = Field(description="settings of the compatibility check")
+    fixes: DisabledFixes = Field(description="settings of the fix catalog")
+    compat: DisabledCompat = Field(description="settings of the compatibility check")
     base: Base = Field(description="base of the image: a pinned image or a bootstrapped distribution")
     python: Python = Field(description="interpreter and limits for the lock file")
-    stack: tuple[Group, ...] = Field(
+    stack: tuple[PythonLayerSpec, ...] = Field(
         min_length=1, description="Python layers; the layer that changes least comes first"
     )
     git: tuple[GitSource, ...] = Field(description="git repositories to copy into the image")
@@ -378,7 +378,7 @@ class Target(SpecModel):
     sources: Name = Field(description="mirror profile: direct, cn or your own; not part of the image")
     env: dict[EnvName, SingleLine] = Field(description="environment variables of the image")
     build: Build = Field(description="settings of the image build")
-    run: Run = Field(description="network and limits of containers")
+    run: ContainerSpec = Field(description="network and limits of containers")
     disk: Disk = Field(description="the data disk that runs write to")
     vast: Vast = Field(description="settings for renting on vast.ai; not part of the image")
     cluster: Cluster = Field(description="nodes and ports of a multi-node target; not part of the image")
@@ -426,7 +426,7 @@ class Target(SpecModel):
         return tuple(CompileEntry(group, entry) for group in self.stack for entry in group.compile)
 
     @property
-    def non_git_patch_file_names(self) -> tuple[str, ...]:
+    def patches_folder_file_names(self) -> tuple[str, ...]:
         """The files of the folder `patches/`, in order; what a git part has is pinned with it."""
         return tuple(patch.file for patch in self.patches if not patch.part)
 
@@ -435,7 +435,7 @@ DEFAULTS = Path(__file__).with_name("defaults.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadedTarget:
+class TargetWithSpecFiles:
     """A checked target, and the files it was read from, the target's own first."""
 
     target: Target
@@ -448,7 +448,7 @@ def find_cuda12_variant_or_empty(project: Project, target_name: str) -> str:
     return variant if variant in project.target_files() else ""
 
 
-def load_target(project: Project, target_name: str) -> LoadedTarget:
+def load_target(project: Project, target_name: str) -> TargetWithSpecFiles:
     """Return the target `target_name`, completed with its includes and the defaults.
 
     Raises SpecError: unknown target, broken TOML (with line), include cycle, or wrong keys and values (all of them).
@@ -462,7 +462,7 @@ def load_target(project: Project, target_name: str) -> LoadedTarget:
         format_spec_path(files[0], project),
         extra_known_keys=("include",),
     )
-    return LoadedTarget(target=target, files=(*files, DEFAULTS))
+    return TargetWithSpecFiles(target=target, files=(*files, DEFAULTS))
 
 
 def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple[dict[str, Any], tuple[Path, ...]]:

@@ -32,7 +32,7 @@ def _find_tested_runs(lock: Lock) -> list[_TestedRun]:
     return sorted((row for row in rows if row.lock == digest), key=lambda row: (row.date, row.gpus))
 
 
-def describe_gpu_test_status(target: Target, lock: Lock | None) -> str | None:
+def describe_gpu_test_if_has_gpus(target: Target, lock: Lock | None) -> str | None:
     """Return `ran on GPUS, DATE` or `untested on GPU`; None for a target without GPUs."""
     if not target.hardware.gpus:
         return None

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from urllib.parse import urlencode
 
 from rlbox.amounts import exact_duration_text
-from rlbox.errors import NodeError, SpecError, TimedOut, WorkFailed
+from rlbox.errors import MachineError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.http import (
     HttpClient,
@@ -257,7 +257,7 @@ def _ask(
         except _Busy as busy:
             answer = busy.answer
         except NoFullResponseError as error:
-            raise NodeError(
+            raise MachineError(
                 _("vast.ai does not answer {what}: {explain_no_response}").format(
                     what=what, explain_no_response=describe_response_error(error)
                 ),

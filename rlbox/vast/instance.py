@@ -15,7 +15,7 @@ from typing import Any
 from rlbox.amounts import decimal_size_text, exact_duration_text
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
+from rlbox.errors import LockHeld, MachineError, TimedOut, WorkFailed
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
 from rlbox.image.context import write_rlbox_wheel
@@ -48,7 +48,7 @@ _HAS_IMAGE = "[ -e /opt/rlbox/share/lock.json ] && [ ! -e /opt/rlbox/share/appli
 
 
 @dataclass(frozen=True, kw_only=True)
-class RentedJob:
+class JobUpload:
     """A job for an instance: local files with their places on its data disk, its secrets, its on-start script.
 
     `timeout_s` is how long the instance may take until it is ready.
@@ -64,7 +64,7 @@ class RentedJob:
 
 def require_ssh_address(instance: Instance) -> SshAddress:
     if not instance.ssh_command:
-        raise NodeError(
+        raise MachineError(
             _("instance {id} has no address: it is {status}").format(id=instance.id, status=instance.status),
             next_step=f"rlbox vast start {instance.id}",
         )
@@ -97,7 +97,7 @@ def wait_for_onstart(app: App, connection: SshConnection, data_disk: str, instan
         time.sleep(_POLL_S)
 
 
-def upload_job_and_start_run(app: App, connection: SshConnection, rented: RentedJob) -> str:
+def ensure_job_uploaded_and_run_started(app: App, connection: SshConnection, rented: JobUpload) -> str:
     """Bring all that a job needs, and start it, unless all that was done before; return its run.
 
     Raises
@@ -143,7 +143,7 @@ def _require_no_run_in_progress(connection: SshConnection, job: RemoteJob, numbe
             )
 
 
-def _sync_rlbox(app: App, connection: SshConnection, rented: RentedJob, specs: Sequence[str]) -> None:
+def _sync_rlbox(app: App, connection: SshConnection, rented: JobUpload, specs: Sequence[str]) -> None:
     """Bring rlbox to an instance whose image has none.
 
     Its on-start script waits for it the first time. It is started again where it failed, or where rlbox or the user's
@@ -282,7 +282,7 @@ def list_result_files(connection: SshConnection, disk: str) -> Listing:
     return list_remote_files(connection, disk, list_run_and_complete_checkpoint_dirs(runs, series, disk))
 
 
-def choose_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
+def reuse_or_choose_download_directory(instance_id: int, directory: Path | None = None) -> DownloadDirectory:
     """Return where what is fetched of an instance goes: the folder that is named, the one used before, or `vast-ID`."""
     record = _state_directory(instance_id) / "fetched.json"
     home = DownloadDirectory(record, directory.absolute() if directory else None)

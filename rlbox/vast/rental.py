@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import decimal_size_text, pad_to_columns
+from rlbox.amounts import decimal_size_text, pad_translated_to_columns
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
 from rlbox.errors import RegistryError, SpecError, WorkFailed, get_main_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
@@ -147,7 +147,7 @@ class RentalQuote:
         rows += [(_("onstart"), _("{count} characters").format(count=len(request.onstart)))]
         rows += [(_("query"), self.needs.to_query())]
         rows += [(_("cost"), line) for line in self.format_cost_lines()]
-        return "\n".join(f"{pad_to_columns(key, 8)} {translate(value)}" for key, value in rows)
+        return "\n".join(f"{pad_translated_to_columns(key, 8)} {translate(value)}" for key, value in rows)
 
     def format_cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
@@ -198,21 +198,23 @@ def load_and_require_vast_target(app: App, name: str) -> Target:
 
 
 def render_target_onstart(
-    app: App, target: Target, agent_start_script: str = "", upload_dir: str = "", *, force: bool = False
+    app: App, target: Target, agent_start_script: str = "", upload_dir: str = "", *, ignore_conflicts: bool = False
 ) -> OnstartScript:
-    """Return the on-start script of a target; `force`: also of a stack that contradicts itself."""
+    """Return the on-start script of a target; `ignore_conflicts`: also of a stack that contradicts itself."""
     loaded = load_target_with_fix_apt_packages(app.project, target.name)
-    versions = list_stack_package_versions_or_empty(loaded.target, None)
-    select_and_render_fixes(loaded.all_fixes, loaded.target, versions)  # for what they refuse
+    versions = map_packages_to_version_or_empty(loaded.target, None)
+    render_fixes_or_raise_refusal(loaded.all_fixes, loaded.target, versions)  # for what they refuse
     folders = app.project.template_dirs()
-    return render_onstart(loaded.target, folders, agent_start_script, upload_dir, ignore_stack_conflicts=force)
+    return render_onstart(
+        loaded.target, folders, agent_start_script, upload_dir, script_ignores_stack_conflicts=ignore_conflicts
+    )
 
 
 def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bool, force: bool) -> OnstartScript:
     """Return the script of an instance: every start of it takes up again what `vast up` began there."""
     disk = target.disk.mount
     upload_dir = f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else ""
-    return render_target_onstart(app, target, format_job_agent_start_shell(disk), upload_dir, force=force)
+    return render_target_onstart(app, target, format_job_agent_start_shell(disk), upload_dir, ignore_conflicts=force)
 
 
 def require_rental_offer_unless_dry_run(

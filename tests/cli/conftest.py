@@ -72,7 +72,7 @@ def unasked(as_declared: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.cli.doctor.install_and_start_engine_and_build_tools", lambda say: None)
     monkeypatch.delenv("VAST_API_KEY", raising=False)
     monkeypatch.setattr("rlbox.image.show.find_image", lambda name: None)
-    monkeypatch.setattr("rlbox.cli.lock.probe_mirrors", lambda *asked: ())
+    monkeypatch.setattr("rlbox.cli.lock.probe_file_mirrors", lambda *asked: ())
     monkeypatch.setattr(
         "rlbox.cli.lock.probe_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),

@@ -20,7 +20,7 @@ from rlbox.image.bootstrap import cached_rootfs_archive_path
 from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
-from rlbox.target.lock import LockedGroup, Package, make_locked_patch
+from rlbox.target.lock import LockedPythonLayer, Package, make_locked_patch
 
 TAG = "rlbox/mine:tests"
 Client = Callable[..., Path]
@@ -203,9 +203,9 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     sdist = replace(stored("old"), file="old-1.tar.gz")
     folder.lock(
         "mine",
-        runtime=LockedGroup(name="runtime", packages=(uv,)),
-        build=LockedGroup(name="build", packages=(tool,)),
-        groups=(LockedGroup(name="tools", packages=(six, sdist)),),
+        runtime=LockedPythonLayer(name="runtime", packages=(uv,)),
+        build=LockedPythonLayer(name="build", packages=(tool,)),
+        groups=(LockedPythonLayer(name="tools", packages=(six, sdist)),),
     )
     plan = load_image_plan(folder.project, "mine")
     cached_rootfs_archive_path(plan.rootfs_checksum).parent.mkdir(parents=True)
@@ -243,8 +243,8 @@ def test_a_hermetic_build_downloads_nothing(rlbox: Rlbox, folder: Folder, engine
     """What the store lacks is named, of a bootstrapped base and of one that is an image; nobody is asked for it."""
     client()
     uv, six = (
-        LockedGroup(name="runtime", packages=(stored("uv"),)),
-        LockedGroup(name="tools", packages=(stored("six"),)),
+        LockedPythonLayer(name="runtime", packages=(stored("uv"),)),
+        LockedPythonLayer(name="tools", packages=(stored("six"),)),
     )
     for name, spec in {"mine": TARGET, "based": ON_IMAGE}.items():
         folder.target(name, spec)

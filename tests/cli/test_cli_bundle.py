@@ -15,7 +15,7 @@ import pytest
 from fakes import Folder, Rlbox
 
 from rlbox.diagnose.cause import Cause
-from rlbox.job.plan import RunPaths, RunPlan, StagePlan
+from rlbox.job.plan import ProcessPaths, RunPlan, StagePlan
 from rlbox.record.state import create_run_state, write_run_state
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.files import write_atomic
@@ -39,7 +39,7 @@ def plan(run_dir: Path, name: str) -> RunPlan:
         name="train", title="", directory="stages/1-train", argv=("true",), env={}, services=(), needs=(), ray=None,
         require=(), forbid=(), files=(), total_s=1, silence_s=1,
     )  # fmt: skip
-    paths = RunPaths(run=str(run_dir), job="", data="", python="python3")
+    paths = ProcessPaths(run=str(run_dir), job="", data="", python="python3")
     return RunPlan(
         run_id=name, job="smoke", target="local", place="here", profile="", params={}, paths=paths, env={},
         stages=(stage,),

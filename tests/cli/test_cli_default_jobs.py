@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.job.job import load_job
-from rlbox.system.gpu import GpuDriver, GpuStatus
+from rlbox.system.gpu import CudaDriver, GpuStatus
 from rlbox.target.target import Target, load_target
 
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -42,7 +42,7 @@ def machine(target: Target, engine: EngineSocket, tmp_path: Path, monkeypatch: p
         )
         for number in range(hardware.gpus)
     )  # fmt: skip
-    driver = GpuDriver(is_present=True, device_file_count=len(cards), max_cuda_version=(13, 0))
+    driver = CudaDriver(is_present=True, device_file_count=len(cards), max_cuda_version=(13, 0))
     monkeypatch.setattr("rlbox.planner.fit.query_gpus_or_empty", lambda: cards)
     monkeypatch.setattr(
         "rlbox.planner.fit.get_machine_total_memory_bytes", lambda: int((hardware.memory_gib or 1024) * GIB)

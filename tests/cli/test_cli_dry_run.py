@@ -154,7 +154,7 @@ def test_a_port_that_is_taken(
     with listening(PORT):
         ((what, code),) = refusals(rlbox, "run", "two")
         assert what.startswith(f"port {PORT} (http) is taken by ")
-        monkeypatch.setattr("rlbox.run.host.ensure_host_at_lock", lambda *words: place)
+        monkeypatch.setattr("rlbox.run.host.provision_stage_environment", lambda *words: place)
         assert refusals(rlbox, "run", "two", "--place", "here") == [(what, code)]
         real = rlbox("run", "two", "--place", "here")
         assert (real.code, what in real.err) == (code, True)

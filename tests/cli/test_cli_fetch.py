@@ -20,7 +20,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.lock import HttpFile, Lock, LockedGroup, Package, compute_lock_spec_checksum
+from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
 from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
@@ -69,8 +69,8 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,
-            runtime=LockedGroup(name="runtime", packages=()),
-            groups=(LockedGroup(name="engine", packages=packages),),
+            runtime=LockedPythonLayer(name="runtime", packages=()),
+            groups=(LockedPythonLayer(name="engine", packages=packages),),
             http=tuple(
                 HttpFile(name=name.partition(".")[0], url=f"{mirror.url}/{name}", sha256=sha(data), size=len(data))
                 for name, data in FILES.items()

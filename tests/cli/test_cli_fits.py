@@ -87,7 +87,7 @@ def test_what_is_proposed_is_for_the_same_machine_and_place(
     rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch, words: str, step: str
 ) -> None:
     place = StageEnvironment(python=Path("/usr/bin/python3"), argv_prefix=(), env={})
-    monkeypatch.setattr("rlbox.run.host.ensure_host_at_lock", lambda *asked: place)
+    monkeypatch.setattr("rlbox.run.host.provision_stage_environment", lambda *asked: place)
     dry = ["--dry-run"] if " run " in step else []
     said = rlbox(*words.split(), *(dry if words.startswith("run") else ()), "--project", str(CHECKOUT))
     assert said.code == 5

@@ -10,7 +10,7 @@ from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, Said
 from following import Follow
 
 from rlbox.foreign import parse_untrusted_toml
-from rlbox.job.job import Service, SourceTable, Stage
+from rlbox.job.job import FrameworkSource, Service, Stage
 
 PAGE = "".join((CHECKOUT / f"docs/{name}.md").read_text("utf-8") for name in ("jobs", "fork", "ports", "secrets"))
 EXAMPLE, SOURCE, LISTENS, PUBLISHES, SECRETS = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
@@ -25,7 +25,7 @@ def test_the_examples_of_what_is_reached_have_keys_that_there_are(example: str) 
 
 
 def test_the_example_of_a_fork_has_keys_that_there_are() -> None:
-    assert SourceTable.model_validate(parse_untrusted_toml(SOURCE)["source"]).package == "verl"
+    assert FrameworkSource.model_validate(parse_untrusted_toml(SOURCE)["source"]).package == "verl"
 
 
 def test_the_example_of_a_secret_names_it_twice() -> None:

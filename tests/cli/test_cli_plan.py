@@ -11,7 +11,7 @@ from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
 from rlbox.amounts import GIB
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, plan_run
+from rlbox.job.plan import ProcessPaths, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_container_runtime
@@ -99,7 +99,7 @@ def test_hours_and_cost_of_a_passed_run(rlbox: Rlbox, one: Folder) -> None:
 def passed_run(one: Folder, data: Path, run_id: str) -> None:
     """Write the record of a run of an hour and a half."""
     job, run = load_job(one.project, "one"), str(data / "runs" / run_id)
-    paths = RunPaths(run=run, job=f"{run}/job", data=str(data), python="python")
+    paths = ProcessPaths(run=run, job=f"{run}/job", data=str(data), python="python")
     plan = plan_run(job, resolve_params(job, (), {}), paths, run_id=run_id, place="here", target="mine")
     data.mkdir()
     run_store = RunStore(data_dir=data, open_runtime=open_container_runtime)

@@ -10,7 +10,7 @@ from fakes import Folder, Rlbox
 
 from rlbox.app import App
 from rlbox.cluster.plan import ClusterOptions, ClusterPlan
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 
 TARGET = "cluster-2node"
 LINE = ("run", "xdan", "--place", "cluster", "--nodes", "a,b", "--dry-run")
@@ -47,7 +47,7 @@ def test_the_cluster_says_what_it_is(rlbox: Rlbox, folder: Folder, stands: list[
 
 def test_without_a_cluster_that_alone_is_refused(rlbox: Rlbox, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(app: App, wish: ClusterOptions) -> None:
-        raise NodeError(
+        raise MachineError(
             f"there is no cluster {wish.target} on a, b", next_step=f"rlbox cluster up {wish.target_and_options_text}"
         )
 

@@ -13,7 +13,7 @@ from fakes import ON_IMAGE, Folder, Rlbox
 from rlbox.gate.line_rules import RuleState
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import RunState, create_run_state, replace_stage, write_run_state
 from rlbox.run.backend import open_container_runtime
@@ -54,7 +54,7 @@ def plan_of(
 ) -> RunPlan:
     run = str(disk / "runs" / run_id)
     job = load_job(folder.project, "two")
-    paths = RunPaths(run=run, job=f"{run}/job", data=str(disk), python="/opt/venv/bin/python")
+    paths = ProcessPaths(run=run, job=f"{run}/job", data=str(disk), python="/opt/venv/bin/python")
     return plan_run(
         job, resolve_params(job, profile, settings or {}), paths, run_id=run_id, place="docker", target="mine"
     )

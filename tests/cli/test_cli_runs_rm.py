@@ -12,7 +12,7 @@ from fakes import ON_IMAGE, Folder, Rlbox
 
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, plan_run
+from rlbox.job.plan import ProcessPaths, plan_run
 from rlbox.record.run_dir import write_run_files
 from rlbox.record.state import create_run_state, replace_stage, write_run_state
 from rlbox.secrets.masks import SecretMasker
@@ -45,7 +45,7 @@ def ended(folder: Folder, data: Path, name: str, state: str, number: int) -> Non
     """Write a run as it lies there when it has ended."""
     run = data / "runs" / name
     job = load_job(folder.project, "two")
-    paths = RunPaths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
+    paths = ProcessPaths(run=str(run), job=f"{run}/job", data=str(data), python="/opt/venv/bin/python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id=name, place="docker", target="mine")
     run.parent.mkdir(parents=True, exist_ok=True)
     write_run_files(run, plan, None, {})

@@ -12,7 +12,7 @@ from typedbox import Typed, typed_of
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fix_catalogue
-from rlbox.fixes.conditions import evaluate_fix, list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import evaluate_fix, map_packages_to_version_or_empty
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.lint.drift import load_drift_rules
@@ -118,9 +118,7 @@ def test_the_fixes_of_the_table_are_in_the_images_of_their_notes() -> None:
     known, missing = {fix.id: fix for fix in load_fix_catalogue(Project(folder=CHECKOUT))}, []
     for number, seed in SEEDS.seeds.items():
         target = load_target(SHIPPED, seed.target).target
-        versions = list_stack_package_versions_or_empty(
-            target, load_lock(SHIPPED.own_or_shipped_lock_file(seed.target))
-        )
+        versions = map_packages_to_version_or_empty(target, load_lock(SHIPPED.own_or_shipped_lock_file(seed.target)))
         named = {id for row in SEEDS.row if row.seed == number for id in row.fixes}
         missing += [(number, id) for id in sorted(named) if not evaluate_fix(known[id], target, versions).applies]
     assert missing == []

@@ -18,7 +18,7 @@ from fakes import CHECKOUT, Folder, Said, fitting_lock
 
 from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.image.compile_env import can_use_user_namespace_or_raise_if_none
 from rlbox.system.files import compute_file_sha256
@@ -81,7 +81,7 @@ def needs_spaces() -> None:
         pytest.skip("this machine has no C++ compiler")
     try:
         can_use_user_namespace_or_raise_if_none()
-    except NodeError:
+    except MachineError:
         pytest.skip("this machine does not allow namespaces for a build")
 
 
@@ -185,4 +185,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.add_file_if_sha256_matches(path, compute_file_sha256(path))
+    return store.add_matching_file_return_sha256(path, compute_file_sha256(path))

@@ -21,10 +21,15 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
-from rlbox.fixes.conditions import evaluate_fix, list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import evaluate_fix, map_packages_to_version_or_empty
 from rlbox.fixes.fix import BakedFile, Fix
 from rlbox.fixes.patches import has_patches_to_apply, render_patch_manifest_json, resolve_patches_with_skipped
-from rlbox.fixes.render import RenderedFixes, build_fix_template_values, render_fix_template, select_and_render_fixes
+from rlbox.fixes.render import (
+    RenderedFixes,
+    build_fix_template_values,
+    render_fix_template,
+    render_fixes_or_raise_refusal,
+)
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.names import project_image_tag
 from rlbox.image.plan import build_container_defaults
@@ -140,7 +145,7 @@ def load_fix(name: str) -> Fix:
 def problems(case: Case, fix: Fix) -> list[str]:
     """What is wrong with a fix and its fault test; nothing when the fault is there without it and gone with it."""
     target = case.spec()
-    versions = list_stack_package_versions_or_empty(target, None)
+    versions = map_packages_to_version_or_empty(target, None)
     verdict = evaluate_fix(fix, target, versions)
     if not verdict.applies:
         return [f"the fix does not apply to the target of its fault test: {'; '.join(verdict.reasons)}"]
@@ -150,7 +155,7 @@ def problems(case: Case, fix: Fix) -> list[str]:
     if case.fault:
         found += without_it(case, fix, target)
     if case.fault and not case.refused:
-        found += with_it(case, fix, target, select_and_render_fixes([fix], target, versions))
+        found += with_it(case, fix, target, render_fixes_or_raise_refusal([fix], target, versions))
     return found
 
 
@@ -165,7 +170,7 @@ def cured(case: Case, fix: Fix, target: Target) -> list[str]:
 
 def _refusal(case: Case, fix: Fix, target: Target) -> list[str]:
     try:
-        select_and_render_fixes([fix], target, list_stack_package_versions_or_empty(target, None))
+        render_fixes_or_raise_refusal([fix], target, map_packages_to_version_or_empty(target, None))
     except SpecError as error:
         fits = re.search(case.refused, f"{error.what}\n{error.next_step}")
         return [] if fits else [f"refused with another message: {error.what}"]
@@ -199,13 +204,13 @@ def with_it(case: Case, fix: Fix, target: Target, baked: RenderedFixes) -> list[
 
 
 def _check(fix: Fix, target: Target) -> str:
-    values = build_fix_template_values(target, list_stack_package_versions_or_empty(target, None))
+    values = build_fix_template_values(target, map_packages_to_version_or_empty(target, None))
     return render_fix_template(fix.check.run, values, fix.id) if fix.check else ""
 
 
 def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, check: str) -> Seen:
     """Run a case in a container of a lab image, with what a fix bakes or without."""
-    laid = baked or select_and_render_fixes([], target, list_stack_package_versions_or_empty(target, None))
+    laid = baked or render_fixes_or_raise_refusal([], target, map_packages_to_version_or_empty(target, None))
     limits = build_container_defaults(target, laid)
     inherited = lab_env(image)
     env = {
@@ -234,7 +239,7 @@ def show(case: Case, image: str, target: Target, baked: RenderedFixes | None, ch
 
 def _patching(baked: RenderedFixes, target: Target) -> list[BakedFile]:
     """What changes the sources of the faulty machine as a build changes those of an image."""
-    rows = resolve_patches_with_skipped(baked.fixes, target, list_stack_package_versions_or_empty(target, None), {})
+    rows = resolve_patches_with_skipped(baked.fixes, target, map_packages_to_version_or_empty(target, None), {})
     if not has_patches_to_apply(rows):
         return []
     scripts = CHECKOUT / "templates/scripts"

@@ -16,9 +16,9 @@ from enginebox import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.patches import render_patch_manifest_json, resolve_patches_with_skipped
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.target.lock import load_lock
 
 PROJECT = Project(folder=Path("/"))
@@ -66,14 +66,14 @@ print(json.dumps(answers))
 def patched(target: str, folder: Path) -> Path:
     """Return an environment with the Ray that a target locks, patched as its image is."""
     fixed = load_target_with_fix_apt_packages(PROJECT, target)
-    versions = list_stack_package_versions_or_empty(fixed.target, load_lock(PROJECT.own_or_shipped_lock_file(target)))
+    versions = map_packages_to_version_or_empty(fixed.target, load_lock(PROJECT.own_or_shipped_lock_file(target)))
     root, ray = folder / "root", f"ray[default]=={versions['ray']}"
     venv, uv = root / "opt/venv", str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "-q", "--python=3.11", str(venv)], check=True)
     subprocess.run([uv, "pip", "install", "-q", f"--python={venv}/bin/python", ray, "setuptools"], check=True)
     fixes = [
         fix
-        for fix in select_and_render_fixes(fixed.all_fixes, fixed.target, versions).fixes
+        for fix in render_fixes_or_raise_refusal(fixed.all_fixes, fixed.target, versions).fixes
         if fix.id == "ray-agent-token"
     ]
     if not fixes:

@@ -20,9 +20,9 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml, merge_tables_and_named_lists
 from rlbox.fixes.catalogue import load_fix_catalogue
-from rlbox.fixes.conditions import list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import BakedFile
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.forms import render_onstart
 from rlbox.target.target import DEFAULTS, Target
@@ -159,8 +159,8 @@ def spec(image: str) -> Target:
 def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstance]:
     """An instance of a lab image, with all that fixes bake for it, as the platform has just started it."""
     target = spec(image)
-    baked = select_and_render_fixes(
-        load_fix_catalogue(Project(folder=CHECKOUT)), target, list_stack_package_versions_or_empty(target, None)
+    baked = render_fixes_or_raise_refusal(
+        load_fix_catalogue(Project(folder=CHECKOUT)), target, map_packages_to_version_or_empty(target, None)
     )
     inherited = lab_env(image)
     given = {**baked.build_env_including_inherited({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}

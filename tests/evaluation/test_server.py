@@ -22,8 +22,8 @@ from rlbox.evaluation.model_server import (
     ServerCommand,
     build_serve_function,
     build_vllm_argv,
-    parse_name_value_setting,
     serve_model,
+    split_name_value_setting,
 )
 from rlbox.evaluation.suites import Suite
 from rlbox.system.http import create_loopback_client
@@ -111,7 +111,7 @@ def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: Serve
 
 def test_the_command_of_vllm() -> None:
     settings = dict(
-        map(parse_name_value_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
+        map(split_name_value_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
     )
     assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "

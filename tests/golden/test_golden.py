@@ -19,7 +19,7 @@ from rlbox.image.plan import (
     map_git_http_to_context_paths,
     stage_name_of_layer,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, load_lock, make_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, load_lock, make_locked_patch
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
@@ -103,7 +103,7 @@ bake_ca = true
 """
 LARGE = replace(PACKAGE, name="Large", version="2.0", sha256="e" * 64, size=1 << 20)
 LOCKED: dict[str, Any] = {
-    "groups": (LockedGroup(name="tools", packages=(LARGE, PACKAGE)),),
+    "groups": (LockedPythonLayer(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
     "patches": tuple(make_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),

@@ -9,9 +9,9 @@ from pathlib import Path
 from rlbox.config.project import Project
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, StagePlan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, StagePlan, plan_run
 
-PATHS = RunPaths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
+PATHS = ProcessPaths(run="/data/runs/one", job="/data/runs/one/job", data="/data", python="python")
 
 
 @functools.cache
@@ -20,7 +20,9 @@ def job_of(name: str) -> Job:
     return load_job(Project(folder=Path(__file__).parents[2]), name)
 
 
-def plan_of(job: str, profile: str = "", settings: Mapping[str, str] | None = None, paths: RunPaths = PATHS) -> RunPlan:
+def plan_of(
+    job: str, profile: str = "", settings: Mapping[str, str] | None = None, paths: ProcessPaths = PATHS
+) -> RunPlan:
     """Return the plan of one profile of a shipped job."""
     found = job_of(job)
     values = resolve_params(found, [profile] if profile else [], dict(settings or {}))

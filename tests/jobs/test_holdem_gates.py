@@ -10,7 +10,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.plan import RunPaths
+from rlbox.job.plan import ProcessPaths
 
 LOGS = Path(__file__).parent / "logs"
 TRACKER = {
@@ -41,7 +41,7 @@ def verdict(
     lines = [line for line in lines if not (drop and re.search(drop, line))]
     lines[1:1] = [add] if add else []
     profile = stage if stage in ("full", "resume") else ""
-    paths = RunPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    paths = ProcessPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
     rows = [json.dumps({"stage": stage, "rollout": n, "mean_reward": 0.1 * n}) for n in range(2)]
     written = {TRACKER[stage]: {"text": "1"}} if files and stage in TRACKER else {}
     case = {

@@ -11,7 +11,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.plan import RunPaths
+from rlbox.job.plan import ProcessPaths
 
 OOM = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.32 GiB. GPU 0 has 31.36 GiB"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda error"
@@ -40,7 +40,7 @@ def exports(folder: str, *steps: int) -> dict[str, Any]:
 
 
 def verdict(job: str, stage: str, run: Path, lines: list[str], files: dict[str, Any]) -> Verdict:
-    paths = RunPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    paths = ProcessPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
     case = {"logs": {"stage": "\n".join(lines) + "\n"}, "files": files}
     return judge(case, run, stage=stage_of(plan_of(job, paths=paths), stage))
 

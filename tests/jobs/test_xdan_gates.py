@@ -9,7 +9,7 @@ import pytest
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
-from rlbox.job.plan import RunPaths
+from rlbox.job.plan import ProcessPaths
 
 LOG = Path(__file__).parent / "logs/xdan-train.log"
 SAVE = "xDAN-RL-Training-GRPO/ckpts/xDAN-L2-RL-32B-Instruct"
@@ -20,7 +20,7 @@ WEIGHTS = (len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)).hex()
 def verdict(run: Path, *, drop: str = "", add: str = "", status: str = "SUCCEEDED", files: bool = True) -> Verdict:
     lines = [line for line in LOG.read_text("utf-8").splitlines() if not (drop and re.search(drop, line))]
     lines += [add] if add else []
-    paths = RunPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
+    paths = ProcessPaths(run=str(run), job=str(run / "job"), data=str(run), python="python")
     model = {f"{SAVE}/config.json": {"text": "{}"}, f"{SAVE}/model-00001-of-00001.safetensors": {"hex": WEIGHTS}}
     case = {
         "ray": {"status": status, "code": 0 if status == "SUCCEEDED" else 1},

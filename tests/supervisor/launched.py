@@ -36,7 +36,7 @@ from pathlib import Path
 import rlbox.run.host as host
 from rlbox.cli import main
 place = host.StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-host.ensure_host_at_lock = lambda *words, **more: place
+host.provision_stage_environment = lambda *words, **more: place
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -16,7 +16,7 @@ from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
 from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
-from rlbox.job.plan import RayPlan, RunCluster, RunPaths, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import ProcessPaths, RaySubmission, RunCluster, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
 from rlbox.system.process_table import is_own_process_with_env, probe_processes
@@ -146,7 +146,7 @@ class Bench:
         *,
         services: tuple[ServicePlan, ...] = (),
         needs: tuple[FileRule, ...] = (),
-        ray: RayPlan | None = None,
+        ray: RaySubmission | None = None,
         require: tuple[RequireRule, ...] = (),
         forbid: tuple[ForbidRule, ...] = (),
         files: tuple[FileRule, ...] = (),
@@ -184,7 +184,7 @@ class Bench:
             place="here",
             profile="",
             params={},
-            paths=RunPaths(run=run, job=run, data=run, python=sys.executable),
+            paths=ProcessPaths(run=run, job=run, data=run, python=sys.executable),
             env={"RLBOX_TEST": "1"},
             stages=tuple(self.stages),
             secrets=tuple(self.secrets),

@@ -14,7 +14,7 @@ import pytest
 from launched import Disk
 from supervised import wait_for
 
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.record.disk_lock import acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import create_lock_owner_from_plan, write_run_plan
 from rlbox.record.state import create_run_state, load_run_state, write_run_state
@@ -68,7 +68,7 @@ def test_an_attempt_that_is_started_a_second_time_is_refused(disk: Disk) -> None
     assert f"error: attempt 1 of run {run_dir.name} has started before, and its leftover files would count" in said
     assert f"rlbox run --resume {run_dir.name}" in said
     assert ((run_dir / "starts").read_text(), (run_dir / "run.json").read_bytes()) == ("x\n", before)
-    with pytest.raises(NodeError, match="has started before"):
+    with pytest.raises(MachineError, match="has started before"):
         write_supervisor_info_refusing_second_start(run_dir, place="here", container="", attempt=1, watchdog_pid=0)
 
 

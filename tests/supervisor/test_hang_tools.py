@@ -19,7 +19,7 @@ from test_hang_ranks import NO_END_OF_SLEEP
 
 import rlbox.hang.stacks
 import rlbox.system.gpu
-from rlbox.hang.nccl import make_ras_address_env_unless_set, query_ras_and_copy_dumps
+from rlbox.hang.nccl import make_ras_address_env_unless_set, write_ras_report_and_copy_dumps
 from rlbox.hang.stacks import NO_PERMISSION, add_and_write_py_spy_stacks
 from rlbox.hang.waits import probe_process_waits, probe_remaining_tolerated_sleep_s_or_0
 from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
@@ -61,7 +61,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
         "rlbox.hang.nccl.read_environ_or_empty",
         lambda pid: {"NCCL_RAS_ADDR": f"127.0.0.1:{server.getsockname()[1]}"},
     )
-    facts = query_ras_and_copy_dumps([os.getpid()], tmp_path / "nccl", time.time())
+    facts = write_ras_report_and_copy_dumps([os.getpid()], tmp_path / "nccl", time.time())
     thread.join()
     server.close()
     assert heard == ["CLIENT PROTOCOL 2", "TIMEOUT 5", "VERBOSE STATUS"]
@@ -71,7 +71,7 @@ def test_ras_is_asked_as_ncclras_does(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("sleeper", [{"NCCL_RAS_ADDR": "127.0.0.1:28028"}], indirect=True)
 def test_the_ras_of_another_job_is_not_asked(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    facts = query_ras_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time())
+    facts = write_ras_report_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time())
     assert (facts["files"], (tmp_path / "nccl").exists()) == ([], False)
     assert "no process of the run offers NCCL's RAS" in facts["trouble"]
 
@@ -93,7 +93,7 @@ def test_dumps_of_the_flight_recorder_are_copied(sleeper: subprocess.Popen[bytes
     (tmp_path / "trace-0").write_bytes(b"new")
     (tmp_path / "trace-1").write_bytes(b"of an earlier run")
     os.utime(tmp_path / "trace-1", (1, 1))
-    facts = query_ras_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time() - 60)
+    facts = write_ras_report_and_copy_dumps([sleeper.pid], tmp_path / "nccl", time.time() - 60)
     assert facts["files"] == ["trace-0"]
     assert (tmp_path / "nccl" / "trace-0").read_bytes() == b"new"
 

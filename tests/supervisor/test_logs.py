@@ -97,7 +97,7 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     assert writer.wait() == 0
     pump.drain_and_close_all_but_logs()
     assert (log.size, log.unread_bytes) == (size, 0)
-    log.close_files()
+    log.close_without_flush()
 
 
 def test_the_end_of_the_supervisor_ends_who_writes(bench: Bench) -> None:

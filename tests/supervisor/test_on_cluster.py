@@ -14,7 +14,7 @@ from pathlib import Path
 from supervised import Bench, free_port, line_rule, python, wait_for
 from test_ray_stage import HEAD
 
-from rlbox.job.plan import NodePlan, RayPlan, RunCluster
+from rlbox.job.plan import RayNodeAddress, RaySubmission, RunCluster
 
 NODE = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
 NEXT = "rlbox cluster up pair brings back what died, rlbox run --resume {} --place cluster --target pair goes on"
@@ -27,7 +27,7 @@ def nodes(bench: Bench, *names: str) -> Iterator[dict[str, subprocess.Popen[byte
     found = {name: subprocess.Popen([sys.executable, "-c", NODE, str(port)]) for name, port in ports.items()}
     for port in ports.values():
         wait_for(lambda port=port: takes(port))
-    members = tuple(NodePlan(name=name, address="127.0.0.1", port=port) for name, port in ports.items())
+    members = tuple(RayNodeAddress(name=name, address="127.0.0.1", port=port) for name, port in ports.items())
     options = "--place cluster --target pair"
     bench.cluster = RunCluster(name="pair", closed="token", nodes=members, words="pair", options=options)
     try:
@@ -84,7 +84,9 @@ def test_a_job_gets_its_secrets_and_they_are_left_nowhere(bench: Bench, tmp_path
     secret = "qX7vR2pL9sKd4TzW"
     bench.secrets = {"API_KEY": secret}
     show = "import os; print('has', len(os.environ['API_KEY']), os.environ['API_KEY'])"
-    ray = RayPlan(dashboard=f"http://127.0.0.1:{port}", service="", temp_dir=str(folder), submission_id="run-train")
+    ray = RaySubmission(
+        dashboard=f"http://127.0.0.1:{port}", service="", temp_dir=str(folder), submission_id="run-train"
+    )
     bench.stage("train", python(show), ray=ray, require=(line_rule("^has 16"),), secrets=("API_KEY",))
     try:
         with nodes(bench, "a"):

@@ -6,7 +6,7 @@ import json
 
 from supervised import Bench, forbid_rule, python
 
-from rlbox.job.gate import ModelText
+from rlbox.job.gate import IgnoredModelText
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 STEP = "print(f'step {n} loss {1 / n}', flush=True); time.sleep(0.2)"
@@ -23,7 +23,7 @@ def test_a_run_that_goes_on_after_such_a_line_passes(bench: Bench) -> None:
 def test_a_quoted_failure_is_not_the_cause_of_another(bench: Bench) -> None:
     said = f"print('DEBUG: my answer'); print('{OOM}'); print('INFO: update done', flush=True)"
     code = f"{said}\nraise ValueError('the real one')"
-    spans = (ModelText(begins="^DEBUG:", ends="^INFO: update done"),)
+    spans = (IgnoredModelText(begins="^DEBUG:", ends="^INFO: update done"),)
     bench.stage("train", python(code), forbid=(forbid_rule("CUDA out of memory"),), model_texts=spans)
     assert bench.run() == 1
     assert bench.cause().kind == "exit"

@@ -15,7 +15,7 @@ import pytest
 from launched import Disk
 from supervised import wait_for
 
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import LockHeld, MachineError
 from rlbox.record.disk_lock import LOCK_FILE, LockOwner, acquire_disk_lock, find_lock_owner
 from rlbox.record.run_dir import load_plan_file, write_run_plan
 from rlbox.record.state import RUN_FILE, archive_rerun_stages_and_build_state, load_run_state_or_none
@@ -123,7 +123,7 @@ def test_a_run_directory_that_is_removed(disk: Disk) -> None:
     disk.wait_until_free()
     assert disk.states() == ["passed", "failed"]
     assert disk.cause().what.startswith("the run directory was removed while the run went on")
-    assert disk.state().exit_code == NodeError.exit_code
+    assert disk.state().exit_code == MachineError.exit_code
     assert disk.marked() == []
 
 

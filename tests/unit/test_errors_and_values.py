@@ -15,7 +15,7 @@ CODES = {
     "SpecError": 2,
     "EngineError": 4,
     "EngineUnavailable": 4,
-    "NodeError": 5,
+    "MachineError": 5,
     "RegistryError": 6,
     "TimedOut": 7,
     "LockHeld": 8,

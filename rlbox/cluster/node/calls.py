@@ -25,9 +25,9 @@ from rlbox.cluster.node.facts import (
     RayInstance,
     find_first_ended_part_with_code,
     find_installation,
-    list_external_addresses,
+    list_addresses_ssh_first,
     list_ray_containers,
-    list_tcp_listeners,
+    list_tcp_ports_inodes_uids,
     query_engine,
     query_gpus,
     read_boot_id,
@@ -35,7 +35,7 @@ from rlbox.cluster.node.facts import (
     read_json_or_empty,
     read_live_process_stat,
     read_machine_facts,
-    read_text_or_empty,
+    read_stripped_text_or_empty,
 )
 
 _MARK = "rlbox:"
@@ -61,8 +61,8 @@ def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
         gpus=gpus,
         gpu_error=gpu_error,
         disk=read_disk_facts(disk),
-        addresses=list_external_addresses(),
-        listening=sorted({listener[0] for listener in list_tcp_listeners()}),
+        addresses=list_addresses_ssh_first(),
+        listening=sorted({listener[0] for listener in list_tcp_ports_inodes_uids()}),
         clusters=list_ray_instances(disk, leave_out_containers=engine.state != "ok"),
         installation=find_installation(target),
         existing_paths=[path for path in paths if os.path.exists(path)],
@@ -102,7 +102,7 @@ def hold_lock() -> Iterator[bool]:
     yield True
 
 
-def listen_on_ports(ports: List[int]) -> Iterator[Dict[int, str]]:
+def listen_and_find_holders(ports: List[int]) -> Iterator[Dict[int, str]]:
     """Listen; yield the ports that could not be had, each with who has it."""
     taken, servers = {}, []
     for port in ports:
@@ -114,7 +114,7 @@ def listen_on_ports(ports: List[int]) -> Iterator[Dict[int, str]]:
             server.listen(1024)
         except OSError as error:
             taken[port] = error.strerror or str(error)
-    for port, inode, uid in list_tcp_listeners() if taken else ():
+    for port, inode, uid in list_tcp_ports_inodes_uids() if taken else ():
         if port in taken:
             taken[port] = _describe_socket_process(inode) or f"uid {uid}"
     yield taken
@@ -125,7 +125,7 @@ def _describe_socket_process(inode: str) -> str:
         with contextlib.suppress(OSError):
             if os.readlink(path) == f"socket:[{inode}]":
                 pid = path.split("/")[2]
-                command = read_text_or_empty(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+                command = read_stripped_text_or_empty(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
                 return f"process {pid} ({command[:120]})"
     return ""
 
@@ -195,8 +195,8 @@ def _read_instance(directory: str) -> RayInstance:
     found = RayInstance(directory, record["name"], record["image"], record["labels"], status="running")
     if _list_session_processes(directory):
         return found
-    code, __, finished = read_text_or_empty(directory + "/exit").partition(" ")
-    part = find_first_ended_part_with_code(read_text_or_empty(directory + "/log"))
+    code, __, finished = read_stripped_text_or_empty(directory + "/exit").partition(" ")
+    part = find_first_ended_part_with_code(read_stripped_text_or_empty(directory + "/log"))
     return found._replace(
         status="exited", exit_code=int(code or _KILLED), finished=finished, first_ended_part_with_code=part
     )
@@ -217,7 +217,7 @@ def _build_environment(program: Dict[str, Any]) -> Dict[str, str]:
 _WRAPPER = '"$@"; printf "%s %s" $? "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >exit'
 
 
-def start_ray_processes(disk: str, cluster_directory: str, program: Dict[str, Any], description: Dict[str, Any]) -> str:
+def start_ray_get_dir(disk: str, cluster_directory: str, program: Dict[str, Any], description: Dict[str, Any]) -> str:
     """Start Ray in a session of its own and record its leader; return the directory of that."""
     path = f"{cluster_directory}/here/{binascii.hexlify(os.urandom(6)).decode()}"
     directory = _make_directory(disk, path)
@@ -249,7 +249,7 @@ def _scratch_directory(directory: str) -> str:
     return "/tmp/rlbox-here-" + os.path.basename(directory)  # noqa: S108
 
 
-def stop_ray_processes(directory: str, grace_s: float) -> None:
+def stop_and_remove_processes(directory: str, grace_s: float) -> None:
     """End a recorded session: its leader's child is asked first, then all of it is killed; remove the record."""
     leader = read_json_or_empty(directory + "/record.json").get("pid")
     for number, patience in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILL_S)):
@@ -264,20 +264,20 @@ def stop_ray_processes(directory: str, grace_s: float) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def run_installed_program(program: Dict[str, Any]) -> str:
+def run_program_ignoring_exit(program: Dict[str, Any]) -> str:
     argv, env = program["argv"], _build_environment(program)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env, cwd="/", check=False)
     return done.stdout.decode("utf-8", "replace")
 
 
-def kill_and_remove_clusters(disk: str, paths: List[str]) -> List[str]:
+def kill_clusters_list_removed(disk: str, paths: List[str]) -> List[str]:
     """Remove clusters' directories from the data disk, with what their processes left; return what there was."""
     removed = []
     for path in paths:
         processes = _resolve_below_disk(disk, path) + "/here"
         had_containers = not os.path.isdir(processes)
         for folder in glob.glob(glob.escape(processes) + "/*"):
-            stop_ray_processes(folder, 0)
+            stop_and_remove_processes(folder, 0)
         if _remove_directory_with_empty_parents(disk, path):
             removed.append("its folder")
             for folder, __, __ in os.walk(os.path.join(disk, "cache"), topdown=False) if had_containers else ():
@@ -291,7 +291,7 @@ def _remove_dead_sessions(disk: str) -> None:
     """Remove Ray's sessions, and the link to where they are, once no process has one of them."""
     own = os.path.join(disk, f"ray-{os.getuid()}")
     if os.path.realpath(TEMP) == os.path.realpath(own):
-        commands = "\0".join(read_text_or_empty(path) for path in glob.glob("/proc/[0-9]*/cmdline"))
+        commands = "\0".join(read_stripped_text_or_empty(path) for path in glob.glob("/proc/[0-9]*/cmdline"))
         if not any(os.path.basename(path) in commands for path in glob.glob(glob.escape(own) + _SESSIONS)):
             os.unlink(TEMP)
             shutil.rmtree(own, ignore_errors=True)
@@ -300,7 +300,7 @@ def _remove_dead_sessions(disk: str) -> None:
 # ---- logs
 
 
-def read_ray_logs(
+def tail_ray_logs(
     ray_directory: str, patterns: List[str], offsets: Dict[str, int], with_unfinished_lines: bool
 ) -> Dict[str, Tuple[str, float, int]]:
     """Return what logs of the newest session gained since `offsets`: text, time of writing, the offset behind it.

@@ -27,7 +27,7 @@ _LISTEN = "0A"
 _INNER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel")
 
 
-def read_text_or_empty(path: str) -> str:
+def read_stripped_text_or_empty(path: str) -> str:
     try:
         with open(path, "rb") as file:
             return file.read().decode("utf-8", "replace").strip()
@@ -37,7 +37,7 @@ def read_text_or_empty(path: str) -> str:
 
 def read_json_or_empty(path: str) -> Dict[str, Any]:
     try:
-        return dict(json.loads(read_text_or_empty(path)))
+        return dict(json.loads(read_stripped_text_or_empty(path)))
     except (TypeError, ValueError):
         return {}
 
@@ -67,12 +67,12 @@ class MachineFacts(NamedTuple):
 
 
 def read_boot_id() -> str:
-    return read_text_or_empty("/proc/sys/kernel/random/boot_id")
+    return read_stripped_text_or_empty("/proc/sys/kernel/random/boot_id")
 
 
 def read_live_process_stat(pid: int) -> Optional[ProcessStat]:
     """Return None where there is no such process; a zombie is none."""
-    words = read_text_or_empty(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    words = read_stripped_text_or_empty(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(words) < 20 or words[0] in ("Z", "X"):
         return None
     return ProcessStat(int(words[1]), int(words[3]), int(words[19]))
@@ -109,7 +109,7 @@ class InterfaceAddress(NamedTuple):
     speed: int = 0
 
 
-def list_external_addresses() -> List[InterfaceAddress]:
+def list_addresses_ssh_first() -> List[InterfaceAddress]:
     """Return the first address of each interface that others may reach, that by which ssh came first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
@@ -117,18 +117,18 @@ def list_external_addresses() -> List[InterfaceAddress]:
             if not name.startswith(_INNER_INTERFACES):
                 with contextlib.suppress(OSError):  # it has none
                     reply = fcntl.ioctl(kernel, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                    settings = [read_text_or_empty(f"/sys/class/net/{name}/{key}") for key in ("mtu", "speed")]
+                    settings = [read_stripped_text_or_empty(f"/sys/class/net/{name}/{key}") for key in ("mtu", "speed")]
                     mtu, speed = map(_parse_int_or_zero, settings)
                     found.append(InterfaceAddress(name, socket.inet_ntoa(reply[20:24]), mtu, max(0, speed)))
     by_ssh = (os.environ.get("SSH_CONNECTION", "").split() + [""] * 4)[2]
     return sorted(found, key=lambda row: row.address != by_ssh)
 
 
-def list_tcp_listeners() -> List[Tuple[int, str, int]]:
+def list_tcp_ports_inodes_uids() -> List[Tuple[int, str, int]]:
     """Return port, inode and owner of each socket that listens."""
     found = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in read_text_or_empty(path).splitlines()[1:]:
+        for line in read_stripped_text_or_empty(path).splitlines()[1:]:
             row = line.split()
             if row[3] == _LISTEN:
                 found.append((int(row[1].split(":")[1], 16), row[9], int(row[7])))

@@ -17,7 +17,7 @@ from rlbox.artifacts.apt_lock import (
     rewrite_source_lists,
 )
 from rlbox.artifacts.mirrors import map_suites_to_archive_names
-from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
 
@@ -205,7 +205,7 @@ def test_a_machine_that_cannot_ask_apt(
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/apt-get" if has_apt else None)
     monkeypatch.setattr("pathlib.Path.is_file", lambda path: has_keyring)
     base = Base(bootstrap="debian:bookworm", suites=(), image="", packages=(), holds={}, holds_apt=())
-    with pytest.raises(NodeError) as caught:
+    with pytest.raises(MachineError) as caught:
         resolve_bootstrapped_base_debs(base, "x86_64-unknown-linux-gnu", archives, {}, "")
     assert caught.value.what.startswith(what)
     assert caught.value.next_step

@@ -11,9 +11,9 @@ from mirrorbox import Answer, artifact, mirrors
 from rlbox.artifacts.egress import (
     HostContact,
     env_condition_holds,
-    list_host_contacts,
+    list_possible_host_contacts,
     list_remote_source_urls,
-    list_unclosed_hosts_by_phase,
+    map_phases_to_contacted_hosts,
     probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
@@ -62,7 +62,7 @@ def plan(
     machine: MachineSourceSettings = MACHINE,
     behind: dict[str, tuple[str, ...]] | None = None,
 ) -> tuple[HostContact, ...]:
-    return list_host_contacts(target, files, profile, hidden, machine, behind or {})
+    return list_possible_host_contacts(target, files, profile, hidden, machine, behind or {})
 
 
 def shown(found: tuple[HostContact, ...]) -> list[tuple[str, str, str]]:
@@ -81,7 +81,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         ("files.example", "machine", "index.example leads there"),
     ]
     assert {one.phases for one in found} == {("lock", "fetch", "build")}
-    assert list_unclosed_hosts_by_phase(found) == {
+    assert map_phases_to_contacted_hosts(found) == {
         "lock": ["apt.example", "files.example", "index.example"],
         "fetch": ["apt.example", "files.example", "index.example"],
         "build": ["apt.example", "files.example", "index.example"],
@@ -95,7 +95,7 @@ def test_what_could_not_be_asked_is_said(target: Target) -> None:
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
     ]
-    assert list_unclosed_hosts_by_phase(found)["build"] == []
+    assert map_phases_to_contacted_hosts(found)["build"] == []
     assert plan(target)[1].why == "this machine's index (not asked where it leads: no network)"
 
 

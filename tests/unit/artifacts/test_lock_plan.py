@@ -24,7 +24,7 @@ from rlbox.artifacts.python_lock import (
 )
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
-from rlbox.target.lock import Lock, LockedGroup, Package, compute_lock_spec_checksum
+from rlbox.target.lock import Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
 
@@ -123,12 +123,12 @@ def test_the_whole_lock(folder: Folder) -> None:
         python="3.11",
         platform="x86_64-unknown-linux-gnu",
         base="debian:bookworm",
-        runtime=LockedGroup(
+        runtime=LockedPythonLayer(
             name="runtime",
             packages=(Package(name="click", version="8.1.8", file="click-8.1.8-py3-none-any.whl", sha256=A, size=0),),
         ),
         groups=(
-            LockedGroup(
+            LockedPythonLayer(
                 name="one",
                 packages=(Package(name="six", version="1", file="six-1-py3-none-any.whl", sha256=A, size=11),),
             ),
@@ -292,7 +292,7 @@ def test_commands_of_an_upgrade(folder: Folder, upgrade: UpgradeRequest, words: 
 def test_versions_that_are_kept(folder: Folder) -> None:
     tool = replace(PACKAGE, name="wheel", version="0.45")
     folder.target("mine")
-    lock = replace(folder.fitting_lock("mine"), build=LockedGroup(name="build", packages=(tool,)))
+    lock = replace(folder.fitting_lock("mine"), build=LockedPythonLayer(name="build", packages=(tool,)))
     kept = {
         "stack": {"six": "1.16.0"},
         "runtime": {"uv": "0.9.1"},

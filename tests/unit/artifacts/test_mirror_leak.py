@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 from fakes import CHECKOUT
 
-from rlbox.artifacts.egress import HostContact, list_host_contacts
+from rlbox.artifacts.egress import HostContact, list_possible_host_contacts
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import load_implicitly_contacted_hosts, load_profile
 from rlbox.cli.lock import load_target_with_fix_env_and_lock_artifacts
@@ -65,7 +65,7 @@ def test_the_lock_of_the_target_in_china_names_no_mirror(name: str) -> None:
 
 def contacts(name: str) -> tuple[HostContact, ...]:
     target, files = load_target_with_fix_env_and_lock_artifacts(PROJECT, name)
-    found = list_host_contacts(
+    found = list_possible_host_contacts(
         target,
         files,
         load_profile(PROJECT, target.sources),

@@ -9,9 +9,9 @@ from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import (
-    drop_dead_package_mirrors_unless_all_dead,
+    drop_dead_mirrors_before_live_one,
     pick_smallest_match,
-    probe_mirrors,
+    probe_file_mirrors,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
@@ -56,7 +56,7 @@ def test_the_machines_own_settings(hosts: list[MirrorServer], folder: Folder) ->
         index_url=f"{hosts[0].url}/simple", wheels_by_find_links_folder={str(folder.path): ("torch-2+cpu-x.whl",)}
     )
     machine = MachineSourceSettings(network_settings=site, url_by_apt_archive={"debian": f"{hosts[0].url}/debian"})
-    probes = probe_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch])
+    probes = probe_file_mirrors(Profile(name="direct", title=""), machine, [SIX, DEB, torch])
     assert sorted((probe.kind, probe.mirror, probe.fault) for probe in probes) == [
         ("apt", "direct", None),
         ("python", "direct", None),
@@ -84,11 +84,11 @@ def test_the_rules_before_the_first_that_answers_are_dropped(hosts: list[MirrorS
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    live, dead = drop_dead_package_mirrors_unless_all_dead(profile(*rules, last), NetworkSettings(), [SIX])
+    live, dead = drop_dead_mirrors_before_live_one(profile(*rules, last), NetworkSettings(), [SIX])
     assert live.rule == (rules[3], last)
     assert [probe.mirror for probe in dead] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert drop_dead_package_mirrors_unless_all_dead(profile(*rules[:2]), NetworkSettings(), [SIX]) == (
+    assert drop_dead_mirrors_before_live_one(profile(*rules[:2]), NetworkSettings(), [SIX]) == (
         profile(*rules[:2]),
         [],
     )

@@ -29,10 +29,10 @@ from rlbox.artifacts.store_upkeep import (
     record_fetched_lock,
     remove_objects_and_gone_lock_records,
 )
-from rlbox.errors import NodeError, SpecError, WorkFailed
+from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
 from rlbox.target.artifact import Artifact
-from rlbox.target.lock import HttpFile, Lock, LockedGroup
+from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer
 
 DATA = b"0123456789" * 1000
 FILE = artifact_of(DATA, "six-1.16.0.whl")
@@ -71,7 +71,7 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_object(store: ObjectStore) -> None:
-    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_present_and_intact(FILE.sha256)) == (
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_present_and_verified(FILE.sha256)) == (
         [],
         False,
         False,
@@ -80,8 +80,8 @@ def test_an_object(store: ObjectStore) -> None:
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.is_present_and_intact(FILE.sha256, len(DATA))
-    assert not store.is_present_and_intact(FILE.sha256, len(DATA) + 1)
+    assert store.is_present_and_verified(FILE.sha256, len(DATA))
+    assert not store.is_present_and_verified(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
@@ -167,10 +167,10 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.add_file_if_sha256_matches(source, FILE.sha256) == FILE.sha256
-    assert store.is_present_and_intact(FILE.sha256, len(DATA))
+    assert store.add_matching_file_return_sha256(source, FILE.sha256) == FILE.sha256
+    assert store.is_present_and_verified(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.add_file_if_sha256_matches(source, "f" * 64) == FILE.sha256
+    assert store.add_matching_file_return_sha256(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]
     assert list(store.list_partials()) == []
 
@@ -186,7 +186,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
         lambda: store.open_partial_unless_locked(FILE.sha256),
         lambda: record_fetched_lock(store, "t", tmp_path),
     ):
-        with pytest.raises(NodeError) as caught:
+        with pytest.raises(MachineError) as caught:
             action()
         assert str(caught.value) == text
 
@@ -204,7 +204,7 @@ def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
 def write_lock(path: Path, *files: Artifact) -> None:
     http = tuple(HttpFile(name=f.name, url=f"http://h/{f.file}", sha256=f.sha256, size=f.size) for f in files)
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
-    lock = Lock(**head, runtime=LockedGroup(name="runtime", packages=()), groups=(), http=http)
+    lock = Lock(**head, runtime=LockedPythonLayer(name="runtime", packages=()), groups=(), http=http)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(lock.to_json_text())
 
@@ -282,7 +282,7 @@ def test_a_disk_without_room(small_disk: Path) -> None:
     data = [bytes([n]) * 700_000 for n in range(2)]
     wanted = [artifact_of(one, f"p{n}.whl") for n, one in enumerate(data)]
     with serving({file.file: one for file, one in zip(wanted, data, strict=True)}) as mirror:
-        with pytest.raises(NodeError) as caught:
+        with pytest.raises(MachineError) as caught:
             fetch_missing_artifacts(wanted, FakeLocator(a=mirror.url), ObjectStore(small_disk / "s"))
         assert str(caught.value) == (
             f"the store's disk is full: 1.4 MB needed, 1.0 MB free\n  where: {small_disk}/s\n"
@@ -301,7 +301,7 @@ def test_a_disk_that_fills_up_meanwhile(small_disk: Path) -> None:
             (small_disk / "hog").write_bytes(bytes(400_000)),
             request.send(),
         )[1]
-        with pytest.raises(NodeError, match="the store's disk is full: "):
+        with pytest.raises(MachineError, match="the store's disk is full: "):
             fetch_missing_artifacts([wanted], FakeLocator(a=mirror.url), store)
         assert not store.has(wanted.sha256)
         (small_disk / "hog").unlink()

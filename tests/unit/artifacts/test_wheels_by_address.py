@@ -83,8 +83,8 @@ def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target
     path = store.path(digest)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"wheel")
-    assert store.is_present_and_intact(digest, 0)
-    assert not store.is_present_and_intact(digest, 4)
+    assert store.is_present_and_verified(digest, 0)
+    assert not store.is_present_and_verified(digest, 4)
     lock = build_python_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
     unknown = next(file for file in list_install_artifacts(lock) if not file.size)
     assert explain_bad_response(200, "application/zip", 12345, unknown) is None

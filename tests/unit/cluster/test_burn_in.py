@@ -11,7 +11,7 @@ from clusterfacts import plan, survey
 from rlbox.cluster import checks
 from rlbox.cluster.checks import AllReduceResult, BurnInResult, run_all_reduce_checks
 from rlbox.cluster.nodes import ClusterContext
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 
 TOGETHER = AllReduceResult(("a", "b"), 4, bytes_s=11e9, link_mbit_s=100_000, possible_bytes_s=12.5e9)
 
@@ -44,7 +44,7 @@ def played(monkeypatch: pytest.MonkeyPatch, b: dict[str, Any]) -> tuple[ClusterC
     def run(node: str, plan: object, call: str, **arguments: Any) -> dict[str, Any]:
         calls.append((node, call, *arguments.values()))
         if "error" in reports[node]:
-            raise NodeError(str(reports[node]["error"]))
+            raise MachineError(str(reports[node]["error"]))
         return reports[node]
 
     monkeypatch.setattr(checks, "ask_in_stack", run)

@@ -9,8 +9,8 @@ from clusterfacts import PORTS, facts, plan
 from fakes import LIMITS
 
 from rlbox.cluster.plan import PLAN_LABEL, PortPlan, choose_ports, own_plan, plan_of_labels, resolve_node_specs
-from rlbox.cluster.runtime import has_tokens, image_ray_start_argv, plan_member_container, ray_env
-from rlbox.errors import NodeError, SpecError
+from rlbox.cluster.runtime import has_tokens, plan_member_container, ray_env, ray_start_program_argv
+from rlbox.errors import MachineError, SpecError
 from rlbox.target.target import Cluster, ClusterNode, Target
 from rlbox.values import Mount
 
@@ -73,7 +73,7 @@ def test_ports_are_none_that_somebody_has() -> None:
     assert choose_ports([8115], []) == PortPlan(base=8120, workers=10002)
     assert choose_ports([], [PORTS]) == PortPlan(base=8120, workers=11002)
     assert choose_ports([], [], unchecked_base=9000).base == 9000
-    with pytest.raises(NodeError, match="no 20 ports in a row") as caught:
+    with pytest.raises(MachineError, match="no 20 ports in a row") as caught:
         choose_ports(range(8100, 8500, 20), [])
     assert caught.value.next_step == "cluster.port of the target, or --port: the first of 20 that are free"
 
@@ -97,8 +97,8 @@ def test_ray_is_started_with_these_words() -> None:
     common = ("--min-worker-port=10002", "--max-worker-port=11001", "--num-gpus=2", "--disable-usage-stats")
     head = ("ray-start", "head", "--dashboard-host=127.0.0.1", "--node-ip-address=10.0.0.1", "--node-name=a", *common)
     worker = ("ray-start", "worker", "--address=10.0.0.1:8100", "--node-ip-address=10.0.0.2", "--node-name=b", *common)
-    assert image_ray_start_argv(made, made.members[0]) == head
-    assert image_ray_start_argv(made, made.members[1]) == worker
+    assert ray_start_program_argv(made, made.members[0]) == head
+    assert ray_start_program_argv(made, made.members[1]) == worker
 
 
 def test_a_key_is_named_by_its_file_and_never_said() -> None:

@@ -47,7 +47,7 @@ def test_a_life_that_was_ended_does_not_count_and_is_waited_for() -> None:
 
 def found(monkeypatch: pytest.MonkeyPatch, said: RayState, reached: str = "ab", **ended: str) -> ClusterStatus:
     """Return the status of a cluster whose Ray says this; `ended` are nodes whose container is not running."""
-    monkeypatch.setattr(status, "query_ray_nodes", lambda head, plan: said)
+    monkeypatch.setattr(status, "query_ray_nodes_or_error", lambda head, plan: said)
     monkeypatch.setattr(status, "attempt_connections_from_nodes", lambda *given: ())
     silent = [Finding(id="unreachable", title="it does not answer", where=name) for name in "ab" if name not in reached]
     nodes: Any = {name: SimpleNamespace(name=name) for name in reached}

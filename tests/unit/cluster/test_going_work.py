@@ -14,7 +14,7 @@ from rlbox.cluster.lifecycle import require_unused
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ExistingCluster
 from rlbox.cluster.plan import ClusterOptions
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import LockHeld, MachineError
 
 RUNS = [
     {"State": "running", "Labels": {"rlbox.run": "xdan-1"}},
@@ -57,8 +57,8 @@ def cluster(head: Head | None, status: str = "running") -> ExistingCluster:
         (Head(ROWS, []), LockHeld, "cluster pair is in use: job "),
         (Head("[]", RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
         (Head(None, RUNS), LockHeld, "cluster pair is in use: run xdan-1"),
-        (Head(None, []), NodeError, "is not known: refused"),
-        (None, NodeError, "is not known: its head is not reached"),
+        (Head(None, []), MachineError, "is not known: refused"),
+        (None, MachineError, "is not known: its head is not reached"),
     ],
 )
 def test_it_is_refused(head: Head | None, error: type[Exception], words: str) -> None:

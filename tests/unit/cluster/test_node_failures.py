@@ -9,7 +9,7 @@ from clusterfacts import DISK
 
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ConnectionAttempt
-from rlbox.cluster.status import NodeFailure, explain_silence, find_failure, sort_findings_marking_first_failure
+from rlbox.cluster.status import NodeFailure, explain_silence, find_failure, sort_causes_first_marking_first
 from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -36,7 +36,7 @@ def failure(node: str = "b", **changes: Any) -> NodeFailure | None:
 
 
 def findings(*failures: NodeFailure | None) -> tuple[Finding, ...]:
-    return sort_findings_marking_first_failure(filter(None, failures))
+    return sort_causes_first_marking_first(filter(None, failures))
 
 
 @pytest.mark.parametrize(

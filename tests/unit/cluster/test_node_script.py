@@ -28,7 +28,7 @@ from rlbox.cluster.nodes import (
 )
 from rlbox.cluster.plan import ClusterMember, ClusterPlan
 from rlbox.cluster.runtime import create_labels, python_path, read_log_tail
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import LockHeld, MachineError
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
 from rlbox.target.target import ClusterNode
 
@@ -52,7 +52,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 
 def clear(node: Node) -> None:
-    node.call("kill_and_remove_clusters", disk=node.spec.data, paths=[DIRECTORY])
+    node.call("kill_clusters_list_removed", disk=node.spec.data, paths=[DIRECTORY])
 
 
 def member(node: Node) -> tuple[ClusterPlan, ClusterMember]:
@@ -67,7 +67,7 @@ def start(node: Node, text: str) -> str:
     argv = ["sh", f"{one.place}/libexec/entrypoint.sh", "sh", "-c", text]
     description = {"name": "rlbox-pair", "image": "l", "labels": labels}
     arguments = {"cluster_directory": DIRECTORY, "description": description}
-    return str(node.call("start_ray_processes", disk=node.spec.data, program=program(argv), **arguments))
+    return str(node.call("start_ray_get_dir", disk=node.spec.data, program=program(argv), **arguments))
 
 
 def program(argv: list[str]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def instances(node: Node) -> list[RayInstance]:
 
 
 def stop(node: Node, directory: str, grace_s: float) -> None:
-    node.call("stop_ray_processes", directory=directory, grace_s=grace_s)
+    node.call("stop_and_remove_processes", directory=directory, grace_s=grace_s)
 
 
 def until(is_ready: Callable[[], object]) -> None:
@@ -112,10 +112,10 @@ def test_listeners_are_reached_and_hold_their_ports(node: Node) -> None:
     other = [("other", "127.0.0.1", port)]
     pool = NodePool({"local": node})
     assert [one.error for one in attempt_connections_from_nodes(pool, ["local"], other)] == ["Connection refused"]
-    with node.hold("listen_on_ports", ports=[port]) as taken:
+    with node.hold("listen_and_find_holders", ports=[port]) as taken:
         assert taken == {}
         assert [one.error for one in attempt_connections_from_nodes(pool, ["local"], other)] == [""]
-        with node.hold("listen_on_ports", ports=[port]) as second:
+        with node.hold("listen_and_find_holders", ports=[port]) as second:
             assert "process" in second[str(port)]
 
 
@@ -154,7 +154,7 @@ def test_processes_that_ended_tell_how_and_count_until_replaced(node: Node) -> N
 
 def test_programs_have_the_environment_of_the_installation(node: Node) -> None:
     """Nothing of the shell but what is the machine's and the user's; what the cluster says of Ray."""
-    text = node.call("run_installed_program", program=program(["env"]))
+    text = node.call("run_program_ignoring_exit", program=program(["env"]))
     rows = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
     assert rows["ADDED"] == "1"
     assert "HF_TOKEN" not in rows
@@ -199,7 +199,7 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
 
     def read(*, with_unfinished_lines: bool) -> dict[str, str]:
         logs = node.call(
-            "read_ray_logs",
+            "tail_ray_logs",
             ray_directory=str(tmp_path / DIRECTORY / "ray"),
             patterns=["raylet.*"],
             offsets=offsets,
@@ -218,7 +218,7 @@ def test_logs_are_read_as_they_grow_and_no_link_is_followed(node: Node, tmp_path
 
 def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:
     (tmp_path / "clusters").symlink_to("/etc")
-    with pytest.raises(NodeError, match="leads out of"):
+    with pytest.raises(MachineError, match="leads out of"):
         node.call("write_private_file", disk=str(tmp_path), path="clusters/0/x", text="")
     (tmp_path / "clusters").unlink()
 

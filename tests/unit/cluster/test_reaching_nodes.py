@@ -18,7 +18,7 @@ from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
 from rlbox.cluster.nodes import Node, NodePool, choose_addresses, is_inplace
 from rlbox.cluster.status import NodeFailureMonitor
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.ssh.connection import explain_ssh_error
 from rlbox.target.target import ClusterNode
 
@@ -54,7 +54,7 @@ def test_a_call_without_an_answer_does_not_wait_for_who_else_holds_its_pipes(
     """The master of an ssh connection has them until it notices that the link is cut, a minute later."""
     script = f"(sleep 20; touch {tmp_path}/ended) & echo $! >{tmp_path}/holder; sleep 60"
     monkeypatch.setattr(Node, "_argv", lambda self, command: ("sh", "-c", script))
-    with pytest.raises(NodeError, match="node b has not answered for 1 s"):
+    with pytest.raises(MachineError, match="node b has not answered for 1 s"):
         Node(ClusterNode(name="b", data="/data")).call("read_machine_facts", 1.0)
     assert not (tmp_path / "ended").exists()
     os.kill(int((tmp_path / "holder").read_text()), signal.SIGTERM)
@@ -91,7 +91,7 @@ class Played:
     def __init__(self, name: str) -> None:
         self.name, self.is_lost, self.reached = name, False, [""]
         self.spec, self.row = ClusterNode(name=name, data="/data"), dict[str, Any]()
-        self.error: NodeError | None = None
+        self.error: MachineError | None = None
 
     def call(self, name: str, timeout_s: float = 0.0, **arguments: Any) -> Any:
         if name == "attempt_connections":
@@ -128,7 +128,7 @@ def test_what_happens_is_told_once(watched: Watched) -> None:
     nodes["b"].row = {"id": "another"}
     assert said.get(timeout=60).startswith("b: its container was removed")
     nodes["a"].reached = ["it did not answer"]
-    nodes["b"].error = NodeError("the connection broke")
+    nodes["b"].error = MachineError("the connection broke")
     assert "neither this machine nor the other nodes reach it" in said.get(timeout=60)
 
 
@@ -144,7 +144,7 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
 ) -> None:
     nodes, monitor, said = watched
     nodes["a"].reached = answers
-    nodes["b"].error = NodeError("the connection broke")
+    nodes["b"].error = MachineError("the connection broke")
     assert words in said.get(timeout=60)
     (one,) = monitor.stop_and_show_findings()
     assert (one.where, monitor.silent_nodes) == ("b", {"b"})

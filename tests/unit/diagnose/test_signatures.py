@@ -18,7 +18,7 @@ from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.foreign import parse_untrusted_toml
-from rlbox.logs.patterns import find_matching_line_indexes
+from rlbox.logs.patterns import find_candidate_line_indexes
 
 NEAR_MISSES = CHECKOUT / "tests/cases/diagnose/near_misses.txt"
 
@@ -51,7 +51,7 @@ def test_each_is_found_by_a_scan() -> None:
     assert len(ROWS) > 400
     for one, example, _ in ROWS:
         if one.role != "benign":  # what is harmless need not be found
-            assert find_matching_line_indexes(
+            assert find_candidate_line_indexes(
                 SignatureSet([one]).line_prefilter_expressions, make_line_block([example])
             ), (
                 one.fix,

@@ -19,10 +19,10 @@ from rlbox.doctor.host import check_cgroups_and_cdi_paths, check_engine_gpus_and
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import ProgramFacts
 from rlbox.engine.gpu_access import GpuSupport
-from rlbox.system.gpu import GpuDriver, find_pcie_p2p_gpu_bus_ids
+from rlbox.system.gpu import CudaDriver, find_pcie_p2p_gpu_bus_ids
 
 TARGET = Requirements(gpu="NVIDIA A800", gpus=2)
-TWO_GPUS = GpuDriver(is_present=True, device_file_count=2, max_cuda_version=(13, 0))
+TWO_GPUS = CudaDriver(is_present=True, device_file_count=2, max_cuda_version=(13, 0))
 BY_RUNTIME = GpuSupport(has_nvidia_runtime=True, device_nodes=("/dev/nvidia0",))
 NO_CGROUPS = "[nvidia-container-cli]\nno-cgroups = true\n"
 DEFAULT = "[nvidia-container-cli]\n#no-cgroups = true\nno-cgroups = false\n"
@@ -135,7 +135,7 @@ def test_fabric_that_is_not_ready_is_named_on_the_host(
     findings = list(check_fabric_manager_by_cuda())
     assert ids(findings) == names
     assert all("nvidia-fabricmanager" in finding.remedy for finding in findings)
-    monkeypatch.setattr("rlbox.doctor.host.probe_cuda_driver", GpuDriver)
+    monkeypatch.setattr("rlbox.doctor.host.probe_cuda_driver", CudaDriver)
     assert list(check_fabric_manager_by_cuda()) == []
 
 

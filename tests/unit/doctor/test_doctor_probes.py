@@ -24,16 +24,16 @@ from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_path
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe, check_package_files_and_versions
 from rlbox.findings import Finding
-from rlbox.system.gpu import GpuDriver
+from rlbox.system.gpu import CudaDriver
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.process_table import probe_process
 
 ANY = ContainerChecks(
-    environ={}, requirements=Requirements(), venv="/v", manifest={}, driver=GpuDriver(),
+    environ={}, requirements=Requirements(), venv="/v", manifest={}, driver=CudaDriver(),
     monotonic_deadline=0.0,
 )  # fmt: skip
 PROBE = StackProbe({}, "/v/bin/python", "/tmp/folder")
-TWO_GPUS = GpuDriver(is_present=True, device_file_count=2)
+TWO_GPUS = CudaDriver(is_present=True, device_file_count=2)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from rlbox.doctor.stack import (
     check_torch_and_extensions,
 )
 from rlbox.findings import Finding
-from rlbox.system.gpu import GpuDriver
+from rlbox.system.gpu import CudaDriver
 
 TARGET = Requirements(target="mine", gpu="NVIDIA H200", gpus=2)
 IMPORT = {"step": "import", "ok": True, "file": "/opt/venv/lib/torch/__init__.py"}
@@ -153,7 +153,7 @@ def test_all_reduce() -> None:
 
 
 def test_driver() -> None:
-    driver = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=2)
+    driver = CudaDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=2)
     assert ids(check_driver(driver, DriverRequirements(), TARGET)) == []
     assert ids(
         check_driver(driver, DriverRequirements(require_cuda_variable="cuda>=12.8 brand=tesla,driver>=470"), TARGET)
@@ -163,11 +163,11 @@ def test_driver() -> None:
         ids(check_driver(driver, DriverRequirements(torch_cuda="12.8"), TARGET)) == []
     )  # minor versions are compatible
     assert ids(check_driver(replace(driver, device_file_count=1), DriverRequirements(), TARGET)) == ["gpu-count"]
-    assert ids(check_driver(GpuDriver(), DriverRequirements(), TARGET)) == ["gpu-driver-missing"]
+    assert ids(check_driver(CudaDriver(), DriverRequirements(), TARGET)) == ["gpu-driver-missing"]
     assert ids(check_driver(replace(driver, error="libcuda.so.1: wrong"), DriverRequirements(), TARGET)) == [
         "gpu-driver-broken"
     ]
-    assert ids(check_driver(GpuDriver(), DriverRequirements(), Requirements())) == []
+    assert ids(check_driver(CudaDriver(), DriverRequirements(), Requirements())) == []
 
 
 @pytest.mark.parametrize(

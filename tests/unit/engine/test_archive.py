@@ -35,7 +35,7 @@ from rlbox.engine.oci import (
     compute_sha256_digest,
     create_descriptor,
 )
-from rlbox.errors import LockHeld, NodeError, WorkFailed
+from rlbox.errors import LockHeld, MachineError, WorkFailed
 from rlbox.system.compression import zstd
 from rlbox.system.files import open_locked_atomic
 
@@ -202,13 +202,13 @@ def test_two_at_once(tmp_path: Path) -> None:
 
 
 def test_too_little_room(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match=r"the disk is too full: [0-9.]+ GB free, 1000.0 PB needed"):
+    with pytest.raises(MachineError, match=r"the disk is too full: [0-9.]+ GB free, 1000.0 PB needed"):
         fill(tmp_path / "x.tar", need=10**18)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match="the archive cannot be written: No space left on device") as error:
+    with pytest.raises(MachineError, match="the archive cannot be written: No space left on device") as error:
         fill(tmp_path / "x.tar", then=fill_up)
     assert error.value.where == str(tmp_path / "x.tar.part")
     assert list(tmp_path.iterdir()) == []
@@ -222,7 +222,7 @@ def test_an_engine_whose_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         archive, "connect_engine", lambda: SimpleNamespace(load_image=lambda chunks: [{"error": words}])
     )
-    with pytest.raises(NodeError, match="the engine's disk is full") as full:
+    with pytest.raises(MachineError, match="the engine's disk is full") as full:
         archive._send(iter(()))
     assert full.value.next_step == "free space there, then repeat"
 

@@ -18,7 +18,7 @@ from rlbox.engine.container import (
 )
 from rlbox.engine.data_disk import report_and_require_local_devices
 from rlbox.engine.gpu_access import GpuAccess
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.values import Mount
 
 GIB = 1 << 30
@@ -137,7 +137,7 @@ def test_a_device_that_this_machine_lacks_is_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("rlbox.engine.data_disk.is_engine_on_unix_socket", lambda: True)
     app = App(project=Project(folder=tmp_path))
     report_and_require_local_devices(app, replace(LIMITS, devices={"/dev/null": "rw"}))
-    with pytest.raises(NodeError) as refused:
+    with pytest.raises(MachineError) as refused:
         report_and_require_local_devices(
             app, replace(LIMITS, devices={"/dev/null": "rw", "/dev/no-such-adapter": "rw"})
         )

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from fakes import LIMITS, h200
 
-from rlbox.doctor.gpus import DriverRequirements, check_driver, check_gpu_arch, find_stack_cuda_version_or_empty
+from rlbox.doctor.gpus import (
+    DriverRequirements,
+    check_driver,
+    check_required_gpu_arch,
+    find_stack_cuda_version_or_empty,
+)
 from rlbox.doctor.requirements import Requirements, override_gpus
 from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
@@ -23,8 +28,8 @@ from rlbox.engine.gpu_access import (
     parse_gpus_option,
     probe_gpu_support,
 )
-from rlbox.errors import EngineError, NodeError, SpecError
-from rlbox.system.gpu import GpuDriver
+from rlbox.errors import EngineError, MachineError, SpecError
+from rlbox.system.gpu import CudaDriver
 
 NAMES = ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all")
 CDI = GpuSupport(engine_address="unix:///e", is_cdi_enabled=True, cdi_devices=NAMES)
@@ -134,7 +139,7 @@ def test_doctor_counts_by_what_the_user_said() -> None:
     ],
 )
 def test_a_machine_without_those_gpus(wish: GpuRequest, given: GpuSupport, says: str, step: str) -> None:
-    with pytest.raises(NodeError) as caught:
+    with pytest.raises(MachineError) as caught:
         choose_gpu_access(wish, given)
     assert (caught.value.what, caught.value.next_step) == (says, step)
 
@@ -210,7 +215,7 @@ def test_the_cuda_of_a_stack(packages: dict[str, str], cuda: str) -> None:
 DATACENTER = Requirements(gpu="NVIDIA A100", grade="datacenter", arch="sm_80")
 CONSUMER = Requirements(gpu="NVIDIA GeForce RTX 4090", grade="consumer", arch="sm_89")
 WORKSTATION = Requirements(gpu="NVIDIA RTX PRO 6000 Blackwell", grade="workstation", arch="sm_120")
-OLD = GpuDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=1)
+OLD = CudaDriver(is_present=True, max_cuda_version=(12, 4), device_file_count=1)
 
 
 @pytest.mark.parametrize(
@@ -255,10 +260,10 @@ def test_forward_compatibility(needs: DriverRequirements, demands: Requirements,
 
 
 def test_another_gpu_than_the_target_is_for() -> None:
-    found = list(check_gpu_arch((replace(h200(0), name="NVIDIA H200", arch="sm_90"),), DATACENTER))
+    found = list(check_required_gpu_arch((replace(h200(0), name="NVIDIA H200", arch="sm_90"),), DATACENTER))
     assert [(row.level, row.seen) for row in found] == [("warning", "NVIDIA H200 is sm_90, the target sm_80")]
-    assert list(check_gpu_arch((replace(h200(0), name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
-    assert list(check_gpu_arch((replace(h200(0), name="any", arch="sm_90"),), Requirements())) == []
+    assert list(check_required_gpu_arch((replace(h200(0), name="NVIDIA A100", arch="sm_80"),), DATACENTER)) == []
+    assert list(check_required_gpu_arch((replace(h200(0), name="any", arch="sm_90"),), Requirements())) == []
 
 
 @pytest.mark.parametrize(
@@ -291,6 +296,6 @@ def test_programs_of_the_machine_itself_see_what_is_asked_for(
     ],
 )
 def test_what_the_machine_itself_does_not_have_is_refused(asked: str, shell: str, says: str) -> None:
-    with pytest.raises(NodeError) as refused:
+    with pytest.raises(MachineError) as refused:
         create_host_gpu_env(parse_gpus_option(asked, 0), {"CUDA_VISIBLE_DEVICES": shell} if shell else {}, 2)
     assert says in refused.value.what

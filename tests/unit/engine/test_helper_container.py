@@ -11,7 +11,7 @@ from docker.errors import APIError
 from rlbox.config.project import Project
 from rlbox.engine import remote_helper
 from rlbox.engine.remote_helper import HelperContainerSpec, run_helper_and_fetch_files
-from rlbox.errors import EngineError, NodeError
+from rlbox.errors import EngineError, MachineError
 
 HELPER = HelperContainerSpec(
     target="mine",
@@ -41,7 +41,7 @@ def test_a_disk_that_is_not_over_there(monkeypatch: pytest.MonkeyPatch, folder: 
         containers=SimpleNamespace(create=lambda *image, **words: refuse(), list=lambda **words: [])
     )
     monkeypatch.setattr(remote_helper.docker, "DockerClient", lambda **words: client)
-    with pytest.raises(NodeError) as missing:
+    with pytest.raises(MachineError) as missing:
         run_helper_and_fetch_files(TUNNEL, Project(folder=folder.path), HELPER)
     assert (missing.value.where, missing.value.next_step) == (
         "/nosuch",

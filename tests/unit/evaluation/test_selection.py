@@ -10,7 +10,7 @@ import pytest
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference_of_common_problems
-from rlbox.evaluation.selection import check_regression, select_best
+from rlbox.evaluation.selection import classify_regression, select_best
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117
@@ -94,10 +94,10 @@ def test_regressions_are_flagged_and_equals_are_not(flips: float) -> None:
     for _ in range(TRAININGS):
         hard = hardness(rng)
         baseline, equal = answers(rng, hard, 0.0, flips), answers(rng, hard, 0.0, flips)
-        found = check_regression(equal, baseline)
+        found = classify_regression(equal, baseline)
         false += found.verdict == "worse"
         planted = answers(rng, hard, min(1.0, found.detectable / RUNS), flips)
-        missed += check_regression(planted, baseline).verdict != "worse"
+        missed += classify_regression(planted, baseline).verdict != "worse"
     assert false / TRAININGS <= 0.05
     assert missed / TRAININGS <= 0.05
 

@@ -18,7 +18,7 @@ KNOWN = {
     "extraction": (
         sandbox_client.EXTRACTION_VERSION,
         (
-            sandbox_client.extract_code_or_empty,
+            sandbox_client.extract_longest_code_or_empty,
             sandbox_client._CODE_BLOCK,
             sandbox_client._CODE_LINE,
         ),

@@ -12,7 +12,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fix_catalogue
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -25,7 +25,7 @@ def exported(tmp_path: Path, **environment: str) -> dict[str, str]:
     fixes = [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "env-not-exported"]
     files = {
         file.path: file.text
-        for file in select_and_render_fixes(tuple(fixes), load_target(SHIPPED, "local").target, {}).files
+        for file in render_fixes_or_raise_refusal(tuple(fixes), load_target(SHIPPED, "local").target, {}).files
     }
     hook = tmp_path / "hook.sh"
     hook.write_text(files["/opt/rlbox/hooks/05-env-not-exported.sh"])

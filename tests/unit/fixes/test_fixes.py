@@ -15,11 +15,11 @@ from rlbox.config.toml_files import parse_toml
 from rlbox.engine.container import format_resource_args_without_gpus
 from rlbox.errors import SpecError
 from rlbox.fixes.catalogue import load_fix_catalogue, load_target_with_fix_apt_packages
-from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, list_stack_package_versions_or_empty
+from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, map_packages_to_version_or_empty
 from rlbox.fixes.fix import Fix
-from rlbox.fixes.render import render_fix_check_manifest_json, select_and_render_fixes, select_applicable_fixes
+from rlbox.fixes.render import render_fix_check_manifest_json, render_fixes_or_raise_refusal, select_applicable_fixes
 from rlbox.image.plan import build_container_defaults, build_image_labels
-from rlbox.target.lock import LockedGroup
+from rlbox.target.lock import LockedPythonLayer
 from rlbox.target.target import Target, load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -79,7 +79,7 @@ def target(folder: Folder, text: str = "") -> Target:
 )
 def test_when_a_fix_applies(folder: Folder, applies: dict[str, Any], text: str, holds: bool, reason: str) -> None:
     spec = target(folder, text)
-    verdict = evaluate_fix(fix(applies=applies), spec, list_stack_package_versions_or_empty(spec, None))
+    verdict = evaluate_fix(fix(applies=applies), spec, map_packages_to_version_or_empty(spec, None))
     assert (verdict.applies, reason in map(str, verdict.reasons)) == (holds, True), verdict
 
 
@@ -92,11 +92,11 @@ def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
 def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> None:
     spec = target(folder, STACK)
     rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
-    lock = replace(fitting_lock(spec, ()), groups=(LockedGroup(name="engine", packages=rows),))
-    assert list_stack_package_versions_or_empty(spec, lock) == {
+    lock = replace(fitting_lock(spec, ()), groups=(LockedPythonLayer(name="engine", packages=rows),))
+    assert map_packages_to_version_or_empty(spec, lock) == {
         "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
     }  # fmt: skip
-    assert check_package_requirement("ray>=9", list_stack_package_versions_or_empty(spec, lock))[0]
+    assert check_package_requirement("ray>=9", map_packages_to_version_or_empty(spec, lock))[0]
     holds, why = check_package_requirement("a==1", {"a": "no version"})
     assert (holds, why) == (False, "a has the version 'no version', which cannot be compared")
 
@@ -106,7 +106,7 @@ def test_what_is_baked(folder: Folder) -> None:
     first = fix("first", order=10, bake={"path": {"LIBRARY_PATH": ["/a", "/b"]}, "env": {"X": "{{ disk }}"}})
     second = fix("second", order=20, bake={"path": {"LIBRARY_PATH": ["/c"]}, "hook": "export Y={{ python }}\n"})
     other = fix("other", applies={"gpu": True}, bake={"env": {"Z": "1"}})
-    baked = select_and_render_fixes((second, other, first), spec, {"ray": ""})
+    baked = render_fixes_or_raise_refusal((second, other, first), spec, {"ray": ""})
     assert [row.id for row in baked.fixes] == ["first", "second"]
     assert baked.build_env_including_inherited({"LIBRARY_PATH": "/base", "H": "1"}) == {
         "LIBRARY_PATH": "/a:/b:/c:/base",
@@ -141,7 +141,7 @@ CHANNEL = '[[stack]]\nname = "torch"\npackages = ["torch==2.11.0"]\nsource = "to
 def test_lcudart_is_the_runtime_that_torch_is_built_with(
     folder: Folder, text: str, versions: dict[str, str], leads_to: str
 ) -> None:
-    baked = select_and_render_fixes(
+    baked = render_fixes_or_raise_refusal(
         [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "lcudart-link"], target(folder, A800 + text), versions
     )
     link = baked.link_target_by_path["/opt/rlbox/lib/link/libcudart.so"]
@@ -161,18 +161,18 @@ def test_limits_are_floors(folder: Folder) -> None:
     asks = fix(bake={"run": {"shm_gib": 8.0, "ulimits": {"memlock": "-1", "stack": "1:2"}}})
     text = '[run]\nshm_gib = 2.0\npids = 7\nulimits = {stack = ""}\ncap_add = ["B"]\n'
     spec = target(folder, text)
-    limits = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
+    limits = build_container_defaults(spec, render_fixes_or_raise_refusal((asks,), spec, {}))
     assert format_resource_args_without_gpus(limits) == [
         f"--shm-size={8 << 30}", "--pids-limit=7", "--ulimit=memlock=-1", "--cap-add=B",
     ]  # fmt: skip
     spec = target(folder, "[run]\nshm_gib = 9.0\n")
-    larger = build_container_defaults(spec, select_and_render_fixes((asks,), spec, {}))
+    larger = build_container_defaults(spec, render_fixes_or_raise_refusal((asks,), spec, {}))
     assert larger.shm_gib == 9.0
 
 
 def test_ray_start(folder: Folder) -> None:
     words = fix(bake={"ray": {"common": ["--c"], "head": ["--port={{ 8100 }}"], "worker": ["--w"], "before": "true"}})
-    [file] = select_and_render_fixes((words,), target(folder), {}).files
+    [file] = render_fixes_or_raise_refusal((words,), target(folder), {}).files
     assert 'head) set -- --head --port=8100 --c "$@" ;;' in file.text
     assert 'worker) set -- --w --c "$@" ;;' in file.text
     assert "(\ntrue\n) || exit" in file.text
@@ -189,7 +189,7 @@ def test_ray_start(folder: Folder) -> None:
 def test_what_cannot_be_baked(folder: Folder, bakes: list[dict[str, Any]], message: str) -> None:
     fixes = [fix(name, bake=bake) for name, bake in zip("ab", bakes, strict=False)]
     with pytest.raises(SpecError) as caught:
-        select_and_render_fixes(fixes, target(folder), {})
+        render_fixes_or_raise_refusal(fixes, target(folder), {})
     assert caught.value.what.startswith(message)
 
 
@@ -197,13 +197,15 @@ def test_every_refusal_is_told_at_once(folder: Folder) -> None:
     spec = target(folder, '[env]\nA = "1"\n')
     row = {"if": "target.env.get('A') == '1'", "says": "A is {{ target.env.A }}", "next": "unset it"}
     never = fix("never", bake={"refuse": [{**row, "if": "has('vllm')"}]})
-    select_and_render_fixes((never,), spec, {})
+    render_fixes_or_raise_refusal((never,), spec, {})
     with pytest.raises(SpecError) as one:
-        select_and_render_fixes((fix("one", bake={"refuse": [row]}), never), spec, {})
+        render_fixes_or_raise_refusal((fix("one", bake={"refuse": [row]}), never), spec, {})
     assert one.value.what == "A is 1 (fix one): unset it"
     assert one.value.next_step == 'correct the spec, or switch the fix off: fixes.off.one = "why"'
     with pytest.raises(SpecError) as two:
-        select_and_render_fixes((fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {})
+        render_fixes_or_raise_refusal(
+            (fix("one", bake={"refuse": [row]}), fix("two", bake={"refuse": [row]})), spec, {}
+        )
     assert two.value.what.splitlines() == ["A is 1 (fix one): unset it", "  A is 1 (fix two): unset it"]
     assert two.value.where == "images/mine/target.toml"
 

@@ -75,7 +75,7 @@ def test_a_part_without_the_diff_ends_the_build(tmp_path: Path) -> None:
 def test_it_is_pinned_with_its_part() -> None:
     target = load_target(Project(folder=CHECKOUT), "a800-cn").target
     assert [patch.part for patch in target.patches] == ["slime"]
-    assert target.non_git_patch_file_names == ()
+    assert target.patches_folder_file_names == ()
     (row,) = resolve_patches_with_skipped((), target, {}, {})
     assert (row.diff, row.diff_file_in_image) == ("", "/opt/slime/docker/patch/v0.5.15.post1/megatron.patch")
     assert json.loads(render_patch_manifest_json("t", [row]))["patches"][0]["diff_from"] == row.diff_file_in_image

@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fix_catalogue
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.target.target import load_target
 
 SHIPPED = Project(folder=CHECKOUT)
@@ -21,7 +21,9 @@ def modes(disk: Path, target: str, **environment: str) -> str:
     fixes = tuple(fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "ray-token")
     spec = load_target(SHIPPED, target).target
     (text,) = (
-        file.text for file in select_and_render_fixes(fixes, spec, {"ray": "2.55.0"}).files if "/hooks/" in file.path
+        file.text
+        for file in render_fixes_or_raise_refusal(fixes, spec, {"ray": "2.55.0"}).files
+        if "/hooks/" in file.path
     )
     show = '. "$0"; echo "${RAY_AUTH_MODE:-} ${RAY_AUTH_TOKEN:-} ${RAY_AUTH_TOKEN_PATH:-}"'
     hook = disk.parent / "hook.sh"

@@ -132,7 +132,7 @@ def test_no_line_hides_a_forbidden_word(data: bytes, size: int) -> None:
     log = b"first\n" + data + b"next\n"
     for at in range(0, len(log), size):
         gate.feed("stage", log[at : at + size])
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     assert [(broken.line.number) for broken in gate.events.forbidden] == [2]
 
 
@@ -176,7 +176,7 @@ def test_what_a_model_wrote_breaks_no_rule_and_fulfils_none(line: str) -> None:
     rules = stage(require=(line_rule("PASSED"),), forbid=(forbid_rule("CUDA out of memory"),))
     gate = GateChecker(dataclasses.replace(rules, model_output=(r"^\[(prompt|response)\]",)))
     gate.feed("stage", f"first\n{line}\n".encode())
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     assert gate.events.forbidden == []
     assert [state for state, _, _ in states(gate, "require")] == ["waiting"]
     assert gate.is_harmless_line_so_far("stage", 2, strip_ansi_escapes(line)[:500])

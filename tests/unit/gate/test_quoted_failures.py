@@ -11,12 +11,12 @@ from test_gates import forbid_rule, line_rule, stage, states
 
 from rlbox.diagnose.first_fatal import FirstFatalFinder
 from rlbox.gate.gate import GateChecker
-from rlbox.job.gate import ForbidRule, MetricRule, ModelText
+from rlbox.job.gate import ForbidRule, IgnoredModelText, MetricRule
 from rlbox.logs.lines import strip_ansi_escapes
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory"
 RULE = forbid_rule("CUDA out of memory")
-SPAN = (ModelText(begins=r"^DEBUG:", ends=r"^INFO: update done"),)
+SPAN = (IgnoredModelText(begins=r"^DEBUG:", ends=r"^INFO: update done"),)
 
 
 def judge(*rules: ForbidRule, **fields: Any) -> GateChecker:
@@ -40,7 +40,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     assert feed(gate, *lines[:2], mark + OOM) == []
     assert (gate.events.warnings, states(gate, "forbid")[0][0]) == ([], "waiting")
     assert feed(gate, *lines[2:]) == []
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     gate.decide_waiting_rules()
     assert [noted.line.number for noted in gate.events.warnings] == [3]
     ((state, seen, count),) = states(gate, "forbid")
@@ -71,7 +71,7 @@ def test_it_counts_at_once(lines: list[str]) -> None:
 def test_without_a_further_step_it_counts_at_the_end(after: list[str]) -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", "step 2 loss 1", OOM, *after) == []
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     assert [broken.line.number for broken in gate.events.forbidden] == [3]
 
 
@@ -90,7 +90,7 @@ def test_without_a_further_step_it_counts_in_time() -> None:
 def test_a_second_one_without_a_further_step_counts() -> None:
     gate = judge()
     assert feed(gate, "step 1 loss 1", OOM, "step 2 loss 1", OOM) == []
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     assert [noted.line.number for noted in gate.events.warnings] == [2]
     assert [broken.line.number for broken in gate.events.forbidden] == [4]
 
@@ -139,7 +139,7 @@ def test_a_text_without_an_end_is_none(rest: list[str]) -> None:
     assert feed(gate, "DEBUG: answer", OOM) == []
     assert not gate.is_harmless_line_so_far("stage", 2, OOM)
     feed(gate, *rest, *([OOM] if rest else []))
-    gate.close_logs_and_decide_lines()
+    gate.close_logs_and_decide_undecided_lines()
     assert gate.events.forbidden[0].line.number == 2
 
 

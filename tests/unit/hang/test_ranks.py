@@ -9,11 +9,11 @@ from rlbox.hang.nccl import UNNAMED_OPERATION, UnhealthyCommunicator, parse_ras_
 from rlbox.hang.ranks import (
     LIMIT_S,
     DeadlockTracker,
-    Rank,
     RankActivity,
     RankSample,
+    RankStatus,
     classify_rank_activity,
-    find_deadlock,
+    find_suspected_deadlock,
     stacks_confirm_deadlock,
 )
 from rlbox.hang.waits import PythonFrame
@@ -142,7 +142,7 @@ def test_what_one_rank_does(rates: ActivityRates, gpus: list[GpuStatus], doing: 
 
 
 def look(text: str, *doing: str, **more: object) -> RankSample:
-    ranks = tuple(Rank(pid=578 + i, rank=i, activity=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
+    ranks = tuple(RankStatus(pid=578 + i, rank=i, activity=what) for i, what in enumerate(doing))  # type: ignore[arg-type]
     return RankSample(ranks=ranks, unhealthy_communicators=parse_ras_report(HEAD + text), **more)  # type: ignore[arg-type]
 
 
@@ -210,7 +210,7 @@ def look(text: str, *doing: str, **more: object) -> RankSample:
     ],
 )
 def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
-    found = find_deadlock(seen)
+    found = find_suspected_deadlock(seen)
     assert found
     assert (found.absent_pids, found.description) == (frozenset(odd), what)
 
@@ -229,7 +229,7 @@ def test_how_they_wait(seen: RankSample, odd: set[int], what: str) -> None:
     ],
 )
 def test_who_works_waits_for_nobody(seen: RankSample) -> None:
-    assert find_deadlock(seen) is None
+    assert find_suspected_deadlock(seen) is None
 
 
 def test_time_counts_while_they_wait_in_the_same_way() -> None:
@@ -306,7 +306,7 @@ SCORE = PythonFrame(function="score", file="/work/evaluate.py", line=12)
 def test_a_stack_tells_whether_an_unclear_rank_waits(
     text: str, activities: tuple[RankActivity, ...], frames: tuple[PythonFrame | None, ...], is_shown: bool
 ) -> None:
-    found = find_deadlock(look(text, *activities))
+    found = find_suspected_deadlock(look(text, *activities))
     assert found
     stacks = {578 + rank: (frame,) for rank, frame in enumerate(frames) if frame}
     assert stacks_confirm_deadlock(found, stacks) is is_shown

@@ -156,9 +156,9 @@ def test_a_wheel_without_gpu_code(tmp_path: Path) -> None:
     wheel = tmp_path / "te-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         packed.writestr("te.so", b"\x7fELF")
-    require_wheel_gpu_archs(wheel, "te", entry(cuda="").cuda_archs("sm_80"))
+    require_wheel_gpu_archs(wheel, "te", entry(cuda="").list_archs_if_cuda("sm_80"))
     with pytest.raises(WorkFailed, match="te was compiled for no GPU, and not for sm_80") as refused:
-        require_wheel_gpu_archs(wheel, "te", entry().cuda_archs("sm_80"))
+        require_wheel_gpu_archs(wheel, "te", entry().list_archs_if_cuda("sm_80"))
     assert "if it is C++ alone, leave out its cuda and archs" in refused.value.next_step
 
 

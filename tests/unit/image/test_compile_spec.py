@@ -150,7 +150,7 @@ def test_what_a_spec_may_not_say(folder: Folder, old: str, new: str, said: str) 
 
 def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
     spec = target(folder, SPEC.replace('cuda = "13.0"', 'cuda = "13.0"\narchs = ["sm_90a", "sm_120"]'))
-    archs = spec.compile_entries[0][1].cuda_archs("sm_90")
+    archs = spec.compile_entries[0][1].list_archs_if_cuda("sm_90")
     assert archs == ("sm_120", "sm_90a")
     assert make_arch_build_env(archs) == {
         "CUDAARCHS": "120;90a",

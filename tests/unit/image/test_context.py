@@ -11,7 +11,7 @@ import pytest
 from fakes import image_plan
 
 from rlbox.config.project import PACKAGE
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.image.context import (
     HASHED_PACKAGES,
     compute_build_digest,
@@ -148,7 +148,7 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.context.find_custom_ca_bundle_or_empty", lambda: "")
-    with pytest.raises(NodeError) as caught:
+    with pytest.raises(MachineError) as caught:
         list_hashed_context_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (
         "the target keeps the site's CA bundle in its image, and this machine names none\n"

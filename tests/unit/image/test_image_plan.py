@@ -14,7 +14,7 @@ from rlbox.image.plan import (
     map_git_http_to_context_paths,
     plan_image_without_tag,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedGroup, Package, make_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, Package, make_locked_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -59,7 +59,10 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
     torch = Package(
         name="torch", version="2.13.0+cpu", file="t.whl", sha256="e" * 64, size=200 << 20, source="torch-wheels/cpu"
     )
-    groups = (LockedGroup(name="tools", packages=(PACKAGE,)), LockedGroup(name="torch", packages=(torch, UV)))
+    groups = (
+        LockedPythonLayer(name="tools", packages=(PACKAGE,)),
+        LockedPythonLayer(name="torch", packages=(torch, UV)),
+    )
     plan = plan_image_without_tag(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
     assert (

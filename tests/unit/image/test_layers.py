@@ -15,8 +15,8 @@ from rlbox.image.plan import (
     layer_dir_relative_to_wheels,
     plan_python_layers,
 )
-from rlbox.image.show import list_image_layers
-from rlbox.target.lock import Lock, LockedGroup, Package
+from rlbox.image.show import list_image_layers_bottom_up
+from rlbox.target.lock import Lock, LockedPythonLayer, Package
 from rlbox.target.target import Target, load_target
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def package(name: str, size: int = 1, source: str = "python") -> Package:
 
 
 def lock(mine: Target, **groups: tuple[Package, ...]) -> Lock:
-    found = tuple(LockedGroup(name=name, packages=packages) for name, packages in groups.items())
+    found = tuple(LockedPythonLayer(name=name, packages=packages) for name, packages in groups.items())
     return replace(fitting_lock(mine, ()), groups=found)
 
 
@@ -139,7 +139,7 @@ def test_parts_of_an_image_by_the_commands_of_its_history() -> None:
         for command in commands
     ]
     history.insert(3, {"CreatedBy": "ENV A=1", "Size": 0})
-    layers = list_image_layers(history[::-1])
+    layers = list_image_layers_bottom_up(history[::-1])
     assert [layer.part for layer in layers] == [
         "os", "runtime", "environment", "torch.large", "fixes", "rlbox", "lock", "other",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from locks import WHOLE
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.image import compile_env as rooms
 from rlbox.target.lock import Deb
@@ -44,12 +44,12 @@ def test_what_this_machine_lacks_to_compile(
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1))
     target = load_target_with_fix_apt_packages(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
-    with pytest.raises(NodeError) as refused:
+    with pytest.raises(MachineError) as refused:
         rooms.unpack_rootfs_or_use_host(target, WHOLE, ObjectStore(tmp_path))
     assert refused.value.next_step == next_step
 
 
 def test_a_machine_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "run_command", lambda command: Outcome(command=command, exit_code=1, stderr="refused\n"))
-    with pytest.raises(NodeError, match="so the build cannot run without network: refused"):
+    with pytest.raises(MachineError, match="so the build cannot run without network: refused"):
         rooms.can_use_user_namespace_or_raise_if_none()

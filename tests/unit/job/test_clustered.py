@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
-from rlbox.job.cluster_job import ClusterParams, replace_ray_by_cluster
+from rlbox.job.cluster_job import ClusterParams, adapt_job_to_cluster
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import NodePlan, RunCluster, RunPaths, RunPlan, parse_run_plan, plan_run
+from rlbox.job.plan import ProcessPaths, RayNodeAddress, RunCluster, RunPlan, parse_run_plan, plan_run
 
-PATHS = RunPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
+PATHS = ProcessPaths(run="/data/runs/r", job="/data/runs/r/job", data="/data", python="python")
 GIVES = ClusterParams(
     head_address="10.0.0.1",
     nodes=2,
@@ -31,7 +31,7 @@ GIVES = ClusterParams(
 def planned(name: str, *profiles: str, **settings: str) -> RunPlan:
     """Return the plan of a shipped job on a cluster."""
     job = load_job(Project(folder=CHECKOUT), name)
-    moved = replace_ray_by_cluster(job, resolve_params(job, profiles, settings), GIVES)
+    moved = adapt_job_to_cluster(job, resolve_params(job, profiles, settings), GIVES)
     return plan_run(moved.job, moved.values, PATHS, run_id="r", place="cluster", target="t")
 
 
@@ -107,7 +107,7 @@ def test_what_is_wrong_with_the_table_is_named(cluster: dict[str, Any], said: st
 
 
 def test_a_plan_comes_back_from_its_file() -> None:
-    nodes = (NodePlan(name="a", address="10.0.0.1", port=8130),)
+    nodes = (RayNodeAddress(name="a", address="10.0.0.1", port=8130),)
     cluster = RunCluster(name="pair", closed="tls", nodes=nodes, words="pair", options="--place cluster --target pair")
     plan = replace(planned("xdan"), cluster=cluster)
     assert parse_run_plan(json.loads(json.dumps(plan.as_json()))) == plan

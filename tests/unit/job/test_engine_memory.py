@@ -9,11 +9,11 @@ import pytest
 from rlbox.config.project import Project
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.supervise.supervisor import estimate_inference_gpu_memory_percent
 
 SHIPPED = Project(folder=Path(__file__).parents[3])
-PATHS = RunPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
+PATHS = ProcessPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
 
 
 def planned(job: Job, profile: str = "") -> RunPlan:

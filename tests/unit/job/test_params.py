@@ -17,7 +17,7 @@ from rlbox.job.params import (
     resolve_default_params,
     resolve_params,
 )
-from rlbox.job.plan import RunPaths, RunPlan, plan_run, replan_stages_for_resume
+from rlbox.job.plan import ProcessPaths, RunPlan, plan_run, replan_stages_for_resume
 
 JOB = """
 title = "full and resume of seed 000"
@@ -71,7 +71,7 @@ name = "eval"
 title = "e"
 command = ["eval", "{param.load_optimizer}"]
 """
-PATHS = RunPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
+PATHS = ProcessPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, parse_run_plan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, parse_run_plan, plan_run
 
 JOB = """
 title = "two stages"
@@ -69,7 +69,7 @@ require = [
 forbid = [{ pattern = "NaN" }]
 files = [{ path = "{run}/out", min_bytes = 10 }]
 """
-PATHS = RunPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
+PATHS = ProcessPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def job(folder: Folder) -> Job:
     return load_job(folder.project, "two")
 
 
-def planned(job: Job, values: ParamValues | None = None, paths: RunPaths = PATHS) -> RunPlan:
+def planned(job: Job, values: ParamValues | None = None, paths: ProcessPaths = PATHS) -> RunPlan:
     return plan_run(job, values or resolve_params(job, "", {}), paths, run_id="j-1", place="docker", target="local")
 
 
@@ -113,7 +113,7 @@ def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPath
 
     place = Folder(tmp_path_factory.getbasetemp() / "pattern")
     place.job("two", JOB)
-    paths = RunPaths(run=folder_name, job="/j", data="/d", python="/p")
+    paths = ProcessPaths(run=folder_name, job="/j", data="/d", python="/p")
     pattern = planned(load_job(place.project, "two"), paths=paths).stages[1].require[0].pattern
     assert re.search(pattern, f"saved 12 to {folder_name}/out.")
 

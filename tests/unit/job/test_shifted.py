@@ -9,7 +9,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job, shift_ports
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, plan_run
+from rlbox.job.plan import ProcessPaths, plan_run
 from rlbox.supervise.ports import is_port_declared
 
 
@@ -20,7 +20,7 @@ def shipped(name: str) -> Job:
 @pytest.mark.parametrize("name", ["holdem", "xdan"])
 def test_what_follows_the_head_moves_with_it(name: str) -> None:
     job = shift_ports(shipped(name), 100)
-    paths = RunPaths(data="/data", run="/run", job="/job", python="/python")
+    paths = ProcessPaths(data="/data", run="/run", job="/job", python="/python")
     plan = plan_run(job, resolve_params(job, (), {}), paths, run_id="r", place="here", target="t")
     assert plan.env["RLBOX_RAY_PORT"] == "8200"
     stage = next(stage for stage in plan.stages if stage.services)

@@ -9,7 +9,7 @@ from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, container_source_path_or_empty, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, container_source_path_or_empty, plan_run
 from rlbox.run.inputs import plan_container_run
 
 JOB = """
@@ -43,7 +43,7 @@ TRAINERS = ("sft", "grpo", "gkd", "xdan", "holdem")
 def plan_of(folder: Folder, text: str, source: str) -> RunPlan:
     folder.job("one", text)
     job = load_job(folder.project, "one")
-    paths = RunPaths(run="/r", job="/r/job", data="/data", python="python", source=source)
+    paths = ProcessPaths(run="/r", job="/r/job", data="/data", python="python", source=source)
     return plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="mine")
 
 

@@ -11,10 +11,10 @@ from fakes import CHECKOUT, Folder
 from rlbox.amounts import GIB
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.errors import NodeError, SpecError
+from rlbox.errors import MachineError, SpecError
 from rlbox.job.job import load_job
 from rlbox.job.params import apply_overrides, resolve_params
-from rlbox.job.plan import RunPaths, plan_run
+from rlbox.job.plan import ProcessPaths, plan_run
 from rlbox.planner.fit import (
     RunCommand,
     find_set_param_paths_off_data_disk,
@@ -221,12 +221,12 @@ def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
     assert (found.profile, found.params["max_length"], found.params["keep_optimizer"]) == ("low-memory", 2048, 2)
     changed = apply_overrides(job, base, False, asked.settings)
     plan = plan_run(job, changed, PATHS, run_id="sft-1", place="docker", target="vast-5090")
-    with pytest.raises(NodeError) as refused:
+    with pytest.raises(MachineError) as refused:
         require_resume_fit_except_disk(App(project=SHIPPED), job, plan, asked.settings)
     assert refused.value.next_step == f"the nearest that fits: rlbox {' '.join(near.to_argv_after_rlbox())}"
 
 
-PATHS = RunPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
+PATHS = ProcessPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from rlbox.planner.stack_check import (
 )
 from rlbox.planner.stack_facts import build_stack_problem, load_compat_table
 from rlbox.planner.stack_solver import CompatFact, Condition, solve
-from rlbox.target.lock import Lock, LockedGroup, Package, load_lock
+from rlbox.target.lock import Lock, LockedPythonLayer, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 
 TABLE = load_compat_table()
@@ -101,13 +101,13 @@ def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     found = solve_or_find_conflict(problem)
     assert found.conflicting_constraints
     assert found.conflicting_facts
-    assert solve(problem.domains(found.conflicting_constraints), found.conflicting_facts) is None
+    assert solve(problem.list_candidates(found.conflicting_constraints), found.conflicting_facts) is None
     for left in found.conflicting_constraints:
         rest = [wish for wish in found.conflicting_constraints if wish != left]
-        assert solve(problem.domains(rest), found.conflicting_facts) is not None, left
+        assert solve(problem.list_candidates(rest), found.conflicting_facts) is not None, left
     for gone in found.conflicting_facts:
         rules = [rule for rule in found.conflicting_facts if rule != gone]
-        assert solve(problem.domains(found.conflicting_constraints), rules) is not None, gone
+        assert solve(problem.list_candidates(found.conflicting_constraints), rules) is not None, gone
 
 
 def test_solving_finds_a_set_for_what_is_left_open() -> None:
@@ -199,10 +199,10 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
     spec = target("torch==2.11.0", "nvidia-cuda-nvcc==13.0.88", hardware=GPU_A800)
     torch = Package(name="torch", version="2.11.0", file="t.whl", sha256="0" * 64, size=1)
     nvcc = Package(name="nvidia-cuda-nvcc", version="13.0.88", file="n.whl", sha256="1" * 64, size=1)
-    rows = (LockedGroup(name="s", packages=(torch, nvcc)),)
+    rows = (LockedPythonLayer(name="s", packages=(torch, nvcc)),)
     lock = Lock(
         target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
-        runtime=LockedGroup(name="runtime", packages=()),
+        runtime=LockedPythonLayer(name="runtime", packages=()),
     )  # fmt: skip
     found = solve_or_find_conflict(build_stack_problem(TABLE, spec, lock))
     assert {rule.id for rule in found.conflicting_facts} == {"nvcc-wheels-13-0"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from rlbox.provision.desired import (
     DesiredState,
     FileToInstall,
-    PartToInstall,
+    GitOrHttpArtifact,
     merge_env_file_joining_paths,
     restore_original_env_file_lines,
 )
@@ -36,7 +36,7 @@ ENVIRONMENT = FileToInstall(
     text='PATH="/opt/venv/bin:/bin"\n',
     rlbox_lines='PATH="/opt/venv/bin:/bin"\n',
 )
-WORDS = PartToInstall(name="words", kind="http", install_path="/opt/words.txt", sha256="b" * 64)
+WORDS = GitOrHttpArtifact(name="words", kind="http", install_path="/opt/words.txt", sha256="b" * 64)
 WANTED = DesiredState(
     target="mine",
     lock="l" * 64,

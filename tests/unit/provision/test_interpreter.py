@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.project import Project
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.provision.provision import require_venv_python_or_version
 from rlbox.target.target import Target, load_target
 
@@ -43,7 +43,7 @@ def test_the_interpreter_of_the_spec_is_taken() -> None:
     ],
 )
 def test_one_that_was_named_is_not_passed_over(interpreter: str, version: str, named: str, says: str) -> None:
-    with pytest.raises(NodeError) as refused:
+    with pytest.raises(MachineError) as refused:
         require_venv_python_or_version(target("local", interpreter=interpreter, version=version), named)
     assert says in refused.value.what
 

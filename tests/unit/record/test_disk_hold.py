@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.errors import LockHeld, NodeError
+from rlbox.errors import LockHeld, MachineError
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock, find_lock_owner
 
 
@@ -25,5 +25,5 @@ def test_lock_is_held_by_whoever_inherited_its_file(tmp_path: Path) -> None:
 
 def test_disk_that_is_missing_cannot_be_locked(tmp_path: Path) -> None:
     assert find_lock_owner(tmp_path / "missing") is None
-    with pytest.raises(NodeError, match="the data disk cannot be locked"):
+    with pytest.raises(MachineError, match="the data disk cannot be locked"):
         acquire_disk_lock(tmp_path / "missing", LockOwner())

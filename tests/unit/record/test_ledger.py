@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlbox.errors import EngineError, SpecError
-from rlbox.job.plan import RunPaths, RunPlan
+from rlbox.job.plan import ProcessPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.host_record import ContainerRef, HostRunRecord, HostRunRecordStore
 from rlbox.record.reconcile import RuntimeStatus
@@ -33,7 +33,7 @@ PLAN = RunPlan(
     place="there",
     profile="",
     params={},
-    paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
+    paths=ProcessPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
     container="job-7",
@@ -54,10 +54,10 @@ class Fake:
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
-    def require_own_and_stop(self, grace_s: int) -> None:
+    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
         self.asked.append(f"stop {grace_s}")
 
-    def require_own_and_remove(self) -> None:
+    def remove_unless_gone_as_owner(self) -> None:
         self.asked.append("remove")
 
 
@@ -66,7 +66,7 @@ def ledger_with(data: Path, fake: Fake, *, begun: bool = True) -> RunStore:
     run_dir = run_store.create_run_dir(PLAN, None, {"told.txt": "x"})
     if begun:
         write_run_state(run_dir, create_run_state(PLAN, supervisor_pid=1), SecretMasker({}))
-    run_store.update_host_record(NOTE, PLAN)
+    run_store.save_container_ref_and_plan(NOTE, PLAN)
     return run_store
 
 
@@ -105,7 +105,7 @@ def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_pa
 def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", SupervisorExit(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
-    run_store.update_host_record(NOTE, PLAN)
+    run_store.save_container_ref_and_plan(NOTE, PLAN)
     assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs_by_run(), run_store.list_run_dirs_newest_first()) == (
         ["remove"],
@@ -156,7 +156,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     assert state
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
-    run_store.update_host_record(NOTE)
+    run_store.save_container_ref_and_plan(NOTE)
     run_store.clean_up_dead_runs_unless_disk_locked(ME)
     assert list(HostRunRecordStore(tmp_path).folder.iterdir()) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.record import run_store as removing
 from rlbox.record.run_store import (
     RemovalCandidate,
@@ -126,6 +126,6 @@ def test_a_disk_that_refuses_loses_nothing(run_store: RunStore, monkeypatch: pyt
         raise PermissionError(13, "Permission denied", str(source))
 
     monkeypatch.setattr(removing, "rename_path", refuse)
-    with pytest.raises(NodeError, match="run one cannot be removed: Permission denied"):
+    with pytest.raises(MachineError, match="run one cannot be removed: Permission denied"):
         delete_run_dir_and_host_record(run_store, "one")
     assert [run.name for run in run_store.list_run_dirs_newest_first()] == ["one"]

@@ -167,13 +167,13 @@ def test_a_broken_run_is_told_as_far_as_it_goes(tmp_path: Path, name: str, harm:
 
 
 def test_a_torn_state_is_made_from_the_events(tmp_path: Path) -> None:
-    from rlbox.job.plan import RunPaths, RunPlan
+    from rlbox.job.plan import ProcessPaths, RunPlan
 
     folder = tmp_path / "run"
     write_run(folder, samples=2, steps=2)
     plan = RunPlan(
         run_id="run", job="j", target="t", place="here", profile="", params={}, env={}, stages=(),
-        paths=RunPaths(run="r", job="j", data="d", python="p"),
+        paths=ProcessPaths(run="r", job="j", data="d", python="p"),
     )  # fmt: skip
     (folder / "plan.json").write_text(json.dumps(plan.as_json()))
     (folder / "run.json").write_bytes(b'{"schema": 1, "run_id"')

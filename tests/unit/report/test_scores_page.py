@@ -12,7 +12,7 @@ from rlbox.evaluation.files import AnswerStore, compute_cache_key_by_suite, writ
 from rlbox.evaluation.lock import LOCK_PARTS, EvaluationLock
 from rlbox.evaluation.result import build_result
 from rlbox.report.html import MOST_BYTES
-from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_scores_html
+from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_capped_scores_html
 from rlbox.secrets.masks import SecretMasker
 
 NO_MASKS = SecretMasker({})
@@ -44,7 +44,7 @@ def write_results(
 def page(out: Path, masks: SecretMasker = NO_MASKS) -> str:
     found = load_own_or_subfolder_results(out)
     results, problems = [result for _, result in found], list(read_masked_answers(found, masks))
-    return render_scores_html(out.name, results, problems, made_at=MADE)
+    return render_capped_scores_html(out.name, results, problems, made_at=MADE)
 
 
 def test_each_problem_has_what_was_asked_answered_and_found(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, RunPlan, plan_run
+from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.record.disk_lock import LockOwner
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state
@@ -28,7 +28,7 @@ PROJECT = Project(folder=CHECKOUT)
 def passed(folder: Path) -> tuple[RunPlan, RunState]:
     """A run of holdem whose stages all passed, one of them at its second attempt."""
     job = load_job(PROJECT, "holdem")
-    paths = RunPaths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
+    paths = ProcessPaths(run=str(folder), job=str(folder / "job"), data=str(folder.parent), python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="h-1", place="here", target=job.target)
     state = dataclasses.replace(create_run_state(plan, supervisor_pid=1), state="passed", exit_code=0)
     for stage in plan.stages:

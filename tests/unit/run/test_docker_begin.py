@@ -31,7 +31,9 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
         inspect_container=gone,
         is_container_active=lambda name: name == "c",
     )
-    run_store: Any = SimpleNamespace(data_dir=tmp_path, update_host_record=lambda ref, plan=None: refs.append(ref))
+    run_store: Any = SimpleNamespace(
+        data_dir=tmp_path, save_container_ref_and_plan=lambda ref, plan=None: refs.append(ref)
+    )
     image: Any = SimpleNamespace(tag="t", container=None)
     prepared = PreparedDocker(
         target="t",

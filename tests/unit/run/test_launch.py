@@ -14,7 +14,7 @@ from fakes import CHECKOUT
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, WorkFailed
-from rlbox.job.plan import RunPaths, RunPlan
+from rlbox.job.plan import ProcessPaths, RunPlan
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
@@ -30,7 +30,7 @@ PLAN = RunPlan(
     place="here",
     profile="",
     params={},
-    paths=RunPaths(run="/r", job="/r/job", data="/", python="python"),
+    paths=ProcessPaths(run="/r", job="/r/job", data="/", python="python"),
     env={},
     stages=(),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.sandbox.monitor import measure_disk_bytes_capped
+from rlbox.sandbox.monitor import measure_disk_bytes_or_above_limit
 
 PAGE = 4096
 NOBODY = 65534
@@ -31,22 +31,22 @@ def test_all_folders_are_weighed_however_many_lie_side_by_side(folder: Path) -> 
     for number in range(200):
         (folder / f"d{number}").mkdir()
         (folder / f"d{number}/file").write_bytes(b"x" * 4 * PAGE)
-    assert measure_disk_bytes_capped(folder, [], 1 << 40) >= 200 * 4 * PAGE
+    assert measure_disk_bytes_or_above_limit(folder, [], 1 << 40) >= 200 * 4 * PAGE
 
 
 def test_a_chain_of_folders_is_weighed_to_its_end(folder: Path) -> None:
-    before, at = measure_disk_bytes_capped(folder, [], 1 << 40), folder
+    before, at = measure_disk_bytes_or_above_limit(folder, [], 1 << 40), folder
     for _ in range(300):
         at /= "d"
         at.mkdir()
     (at / "file").write_bytes(b"x" * 64 * PAGE)
-    assert measure_disk_bytes_capped(folder, [], 1 << 40) - before >= 64 * PAGE
+    assert measure_disk_bytes_or_above_limit(folder, [], 1 << 40) - before >= 64 * PAGE
 
 
 def test_too_many_entries_are_too_heavy(folder: Path) -> None:
     for number in range(10_001):
         (folder / f"f{number}").touch()
-    assert measure_disk_bytes_capped(folder, [], 1 << 20) > 1 << 20
+    assert measure_disk_bytes_or_above_limit(folder, [], 1 << 20) > 1 << 20
 
 
 def test_a_folder_that_hides_what_is_in_it_is_too_heavy(folder: Path) -> None:
@@ -60,6 +60,6 @@ def test_a_folder_that_hides_what_is_in_it_is_too_heavy(folder: Path) -> None:
             os.chown(path, NOBODY, NOBODY)
         os.seteuid(NOBODY)
     try:
-        assert measure_disk_bytes_capped(folder, [], 1 << 20) > 1 << 20
+        assert measure_disk_bytes_or_above_limit(folder, [], 1 << 20) > 1 << 20
     finally:
         os.seteuid(own)

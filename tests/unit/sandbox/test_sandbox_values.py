@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.sandbox import seccomp
-from rlbox.sandbox.plan import PlanOutcome, ProgramExit, format_layers_or_limits_only, has_landlock_and_seccomp
+from rlbox.sandbox.plan import PlanOutcome, ProgramExit, format_isolation_strength, has_landlock_and_seccomp
 from rlbox.sandbox.request import RequestLimits, parse_program_request
 from rlbox.sandbox.response import build_run_response, build_verdict_response
 
@@ -132,9 +132,9 @@ def test_response_without_a_run_is_no_verdict(limit: str) -> None:
 def test_what_a_wall_is() -> None:
     layers: tuple[str, ...]
     for layers in (("landlock", "seccomp", "forks", "group"), ("landlock", "seccomp")):
-        assert (has_landlock_and_seccomp(layers), format_layers_or_limits_only(layers)) == (True, "+".join(layers))
+        assert (has_landlock_and_seccomp(layers), format_isolation_strength(layers)) == (True, "+".join(layers))
     for layers in (("landlock", "forks"), ("seccomp", "forks"), ()):
-        assert (has_landlock_and_seccomp(layers), format_layers_or_limits_only(layers)) == (False, "limits only")
+        assert (has_landlock_and_seccomp(layers), format_isolation_strength(layers)) == (False, "limits only")
 
 
 # -------------------------------------------------------------------------------------------------------------- filter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.ssh.connection import SshAddress, SshConnection
 
 pytestmark = pytest.mark.allow("processes")
@@ -41,7 +41,7 @@ def test_a_machine_that_starts_is_asked_again_and_held_once(calls: Path, tmp_pat
 
 def test_without_patience_the_first_refusal_ends_it(calls: Path, tmp_path: Path) -> None:
     with (
-        pytest.raises(NodeError, match="ssh to root@host failed: Connection refused"),
+        pytest.raises(MachineError, match="ssh to root@host failed: Connection refused"),
         SshConnection(address(tmp_path)),
     ):
         pass
@@ -55,5 +55,5 @@ def test_ssh_asks_for_no_password(tmp_path: Path) -> None:
 
 def test_no_ssh_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NodeError, match="there is no ssh on PATH"), SshConnection(address(tmp_path), retry_s=30.0):
+    with pytest.raises(MachineError, match="there is no ssh on PATH"), SshConnection(address(tmp_path), retry_s=30.0):
         pass

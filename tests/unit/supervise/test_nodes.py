@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlbox.job.plan import NodePlan
+from rlbox.job.plan import RayNodeAddress
 from rlbox.supervise import stage_context as nodes
 from rlbox.supervise.stage_context import _NodeProbe
 
-NODE = NodePlan(name="b", address="10.0.0.2", port=8110)
+NODE = RayNodeAddress(name="b", address="10.0.0.2", port=8110)
 REFUSED, NOTHING, WELL = ConnectionRefusedError(), TimeoutError(), None
 
 

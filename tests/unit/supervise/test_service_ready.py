@@ -19,7 +19,7 @@ from rlbox.foreign import parse_untrusted_toml
 from rlbox.job.gate import Ready
 from rlbox.job.job import Job, Service
 from rlbox.job.params import resolve_params
-from rlbox.job.plan import RunPaths, ServicePlan, plan_run
+from rlbox.job.plan import ProcessPaths, ServicePlan, plan_run
 from rlbox.logs.lines import LineSplitter
 from rlbox.supervise.services import ActivityExtendedStartLimit, RunningService, find_port_or_url_problem
 from rlbox.system.counters import ActivitySample, ProcessUsage
@@ -195,7 +195,7 @@ def test_what_a_spec_must_not_say(ready: dict[str, Any], more: dict[str, Any], s
 
 def test_a_plan_has_the_line_and_the_port_filled_in() -> None:
     job = validate_spec(Job, spec_of({"line": "^it is {param.word}", "port": "http"}, keep=True), "jobs/job.toml")
-    paths = RunPaths(run="/run", job="/job", data="/data", python="python")
+    paths = ProcessPaths(run="/run", job="/job", data="/data", python="python")
     plan = plan_run(job, resolve_params(job, "", {}), paths, run_id="r", place="here", target="local")
     [service] = plan.stages[0].services
     assert service.ready == Ready(url="", line=r"^it is up\ \(now\)", port=8100)
@@ -237,6 +237,6 @@ def test_start_limit_of_30_s_lasts_while_the_service_gets_on(
 
     monkeypatch.setattr("rlbox.supervise.services.probe_machine_and_process_activity", probe)
     limit = ActivityExtendedStartLimit(30.0, lambda: (1,))
-    while limit.elapsed_s < 305 and not limit.is_exceeded_without_progress():
+    while limit.elapsed_s < 305 and not limit.poll_exceeded_without_progress():
         now[0] += 1
-    assert (limit.elapsed_s if limit.is_exceeded_without_progress() else None) == stopped_at_s
+    assert (limit.elapsed_s if limit.poll_exceeded_without_progress() else None) == stopped_at_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rlbox.system.counters import ActivitySample, CpuUsage, ProcessUsage, compute_cpu_usage
-from rlbox.system.limits import CpuLimit
+from rlbox.system.limits import CgroupCpu
 
 
 def process(pid: int, cpu_s: float, waited_s: float) -> ProcessUsage:
@@ -53,7 +53,7 @@ def test_the_share_of_what_they_wanted(
     before: tuple[float, float], after: tuple[float, float], busy_s: float, share: float
 ) -> None:
     found = pace(before, after, busy_s)
-    assert found.used_share_of_wanted == pytest.approx(share, abs=0.01)
+    assert found.used_share_of_wanted_or_1 == pytest.approx(share, abs=0.01)
     assert found.others_cores == pytest.approx((busy_s - after[0] + before[0]) / 10)
 
 
@@ -61,7 +61,7 @@ def test_its_own_threads_are_no_others() -> None:
     """Eight ranks on two cores wait for each other; the machine is theirs."""
     before, after = [[process(n, x, y) for n in range(8)] for x, y in ((0, 0), (2.5, 7.5))]
     found = compute_cpu_usage(look(0, 0, *before), look(10, 20, *after), 2.0)
-    assert found.used_share_of_wanted == pytest.approx(1.0)
+    assert found.used_share_of_wanted_or_1 == pytest.approx(1.0)
     assert found.others_cores == 0.0
 
 
@@ -73,7 +73,7 @@ def test_one_that_came_and_one_that_went() -> None:
 def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float = 0.2) -> CpuUsage:
     """Ten seconds of one process in a container with a limit."""
     first, second = look(0, 0, process(1, 0, 0)), look(10, cpu_s, process(1, cpu_s, waited_s))
-    limits = [CpuLimit(cores=cores, throttled_s=given) for given in (5.0, 5.0 + throttled_s)]
+    limits = [CgroupCpu(cores=cores, throttled_s=given) for given in (5.0, 5.0 + throttled_s)]
     looks = [replace(one, cpu_limit=limit) for one, limit in zip((first, second), limits, strict=True)]
     return compute_cpu_usage(*looks, cores)
 
@@ -81,7 +81,7 @@ def limited(cpu_s: float, waited_s: float, throttled_s: float, *, cores: float =
 def test_the_limit_of_its_own_container_is_no_busy_machine() -> None:
     """It gets all that it may have, and a fifth of what it could use."""
     found = limited(2, 8, 8)
-    assert (found.used_share_of_wanted, found.throttled_share_of_used_and_throttled, found.limit_cores) == (
+    assert (found.used_share_of_wanted_or_1, found.throttled_share_of_used_and_throttled, found.limit_cores) == (
         1.0,
         pytest.approx(0.8),
         0.2,

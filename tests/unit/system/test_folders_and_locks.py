@@ -18,7 +18,7 @@ from fakes import LIMITS
 from rlbox.app import App
 from rlbox.config.project import Project
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, resolve_nonsystem_data_dir
-from rlbox.errors import LockHeld, NodeError, TimedOut, WorkFailed
+from rlbox.errors import LockHeld, MachineError, TimedOut, WorkFailed
 from rlbox.system.command import (
     PIPE,
     communicate_or_leave_running,
@@ -124,7 +124,7 @@ def test_the_data_folder(
 
 
 def test_no_data_folder_is_named() -> None:
-    with pytest.raises(NodeError) as caught:
+    with pytest.raises(MachineError) as caught:
         resolve_nonsystem_data_dir("", None)
     assert str(caught.value) == (
         "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
@@ -165,7 +165,7 @@ def test_a_disk_that_cannot_be_used(
 ) -> None:
     folder = make(tmp_path, monkeypatch)
     limits = replace(LIMITS, disk_host_dir=str(folder), creates_disk_dir=create, needed_disk_gib=2.0)
-    with pytest.raises(NodeError) as caught:
+    with pytest.raises(MachineError) as caught:
         ensure_usable_data_dir_creating_default(App(project=Project(folder=tmp_path)), folder, limits)
     assert what in caught.value.what
     assert caught.value.where == str(tmp_path / where)
@@ -175,7 +175,7 @@ def test_a_disk_that_cannot_be_used(
 def test_only_the_targets_own_disk_is_made(tmp_path: Path) -> None:
     """What somebody named may be a slip: two minutes of a run at the root of a disk."""
     app = App(project=Project(folder=tmp_path))
-    with pytest.raises(NodeError, match="there is no such data disk"):
+    with pytest.raises(MachineError, match="there is no such data disk"):
         ensure_usable_data_dir_creating_default(
             app, tmp_path / "slip", replace(LIMITS, disk_host_dir=str(tmp_path / "disk"), creates_disk_dir=True), 0.0
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.limits import CgroupMemory, CpuLimit, probe_cgroup_memory, read_cgroup_cpu_limit
+from rlbox.system.limits import CgroupCpu, CgroupMemory, probe_cgroup_memory, read_cgroup_cpu_limit
 
 SECOND = {
     "cpu.max": "150000 100000",
@@ -22,22 +22,22 @@ FIRST = {
 @pytest.mark.parametrize(
     ("above", "own", "limit"),
     [
-        ({}, SECOND, CpuLimit(cores=1.5, throttled_s=2.5)),
-        ({}, FIRST, CpuLimit(cores=0.2, throttled_s=2.5)),
+        ({}, SECOND, CgroupCpu(cores=1.5, throttled_s=2.5)),
+        ({}, FIRST, CgroupCpu(cores=0.2, throttled_s=2.5)),
         (
             SECOND,
             {"cpu.stat": "usage_usec 9\n"},
-            CpuLimit(cores=1.5, throttled_s=2.5),
+            CgroupCpu(cores=1.5, throttled_s=2.5),
         ),  # no controllers below
-        (SECOND, {"cpu.max": "max 100000"}, CpuLimit(cores=1.5, throttled_s=2.5)),
+        (SECOND, {"cpu.max": "max 100000"}, CgroupCpu(cores=1.5, throttled_s=2.5)),
         ({}, {**FIRST, "cpu.cfs_quota_us": "-1"}, None),
         ({}, {"cpu.max": "max 100000", "cpu.stat": "usage_usec 9\n"}, None),
         ({}, {"cpu.max": "torn"}, None),
-        ({}, {"cpu.max": "50000 100000"}, CpuLimit(cores=0.5)),
+        ({}, {"cpu.max": "50000 100000"}, CgroupCpu(cores=0.5)),
     ],
 )
 def test_the_nearest_limit_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: dict[str, str], own: dict[str, str], limit: CpuLimit | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: dict[str, str], own: dict[str, str], limit: CgroupCpu | None
 ) -> None:
     group = tmp_path / "box/run"
     group.mkdir(parents=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.errors import NodeError
+from rlbox.errors import MachineError
 from rlbox.system.files import is_existing_non_regular_file, open_locked_atomic, write_atomic
 
 
@@ -59,6 +59,6 @@ def test_what_was_put_where_a_draft_is_expected_is_not_written_into(tmp_path: Pa
                 draft.symlink_to("/dev/null")
     write_atomic(tmp_path / "out", "new")
     assert ((tmp_path / "out").read_text(), (tmp_path / "out").is_symlink()) == ("new", False)
-    with pytest.raises(NodeError, match="cannot be written"), open_locked_atomic(tmp_path / "out", 0):
+    with pytest.raises(MachineError, match="cannot be written"), open_locked_atomic(tmp_path / "out", 0):
         pass
     assert victim.read_text() == "mine"

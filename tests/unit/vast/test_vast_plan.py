@@ -15,7 +15,7 @@ from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_fix_catalogue
-from rlbox.fixes.render import select_and_render_fixes
+from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.image.forms import ONSTART_FIELD_LIMIT, SANDBOX_PORT, render_onstart
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import convert_to_vast_gpu_name, make_offer_filter, parse_offer, require_fitting_offers
@@ -63,7 +63,7 @@ def test_the_script_is_shell(shell: str) -> None:
 
 def test_the_sandbox_has_the_port_of_its_fix() -> None:
     fixes = [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "sandbox-service"]
-    texts = [file.text for file in select_and_render_fixes(fixes, target(), {"sandboxfusion": "1"}).files]
+    texts = [file.text for file in render_fixes_or_raise_refusal(fixes, target(), {"sandboxfusion": "1"}).files]
     assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
 
 
