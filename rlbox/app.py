@@ -158,7 +158,7 @@ def list_rlbox_base_requirements() -> tuple[str, ...]:
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))
 
 
-def resolve_project_option_env_or_cwd(project_option: str | None) -> Project:
+def make_project_from_option_env_or_cwd(project_option: str | None) -> Project:
     """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory; `SpecError` when that is gone."""
     try:
         here = os.getcwd()

@@ -297,7 +297,7 @@ def is_inplace(spec: ClusterNode, facts: NodeFacts) -> bool:
     return spec.here or (facts.engine.state == "absent" and facts.installation is not None)
 
 
-def choose_addresses(specs: Sequence[ClusterNode], facts: Mapping[str, NodeFacts]) -> dict[str, InterfaceAddress]:
+def find_peer_addresses(specs: Sequence[ClusterNode], facts: Mapping[str, NodeFacts]) -> dict[str, InterfaceAddress]:
     """Return where each node is for the others: as the target says, else where ssh reaches it.
 
     A node that ssh reaches by a forwarded port or by IPv6 is at its first address of IPv4, this machine at that from
@@ -337,7 +337,7 @@ def probe_nodes(pool: NodePool, target: str, paths: Sequence[str] = ()) -> Clust
         facts=facts,
         clock_offsets_s=offsets,
         inplace_nodes={spec.name for spec in specs if is_inplace(spec, facts[spec.name])},
-        addresses=choose_addresses(specs, facts),
+        addresses=find_peer_addresses(specs, facts),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rlbox.amounts import align_translated_rows, decimal_size_text
 from rlbox.app import App
-from rlbox.cluster.checks import BurnInResult, run_all_reduce_checks, check_nodes, make_finding
+from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_all_reduce_checks
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
 from rlbox.cluster.nodes import (
     ConnectionAttempt,

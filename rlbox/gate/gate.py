@@ -14,7 +14,7 @@ from rlbox.gate.line_rules import (
     RequiredLineTracker,
     RuleState,
 )
-from rlbox.gate.log_search import LineMatcher, LogSearch, ModelTextFilter, StepTracker
+from rlbox.gate.log_search import LinePatternCallback, LogSearch, ModelTextFilter, StepTracker
 from rlbox.gate.metric import MetricChecker, NanWatch
 from rlbox.i18n import _
 from rlbox.job.gate import FixBenignRule
@@ -192,7 +192,7 @@ class GateChecker:
         for line in self._forbidden:
             line.drop_warn_or_break_undecided_lines(log_ended=log_ended)
 
-    def _matchers(self, log: str) -> Iterator[LineMatcher]:
+    def _matchers(self, log: str) -> Iterator[LinePatternCallback]:
         yield from self._model_texts[log].matchers()
         for metric in self._metrics:
             yield from metric.matchers(log)

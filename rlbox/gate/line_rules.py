@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
-from rlbox.gate.log_search import LineMatcher, ModelTextFilter, StepTracker, writer_prefix_or_empty
+from rlbox.gate.log_search import LinePatternCallback, ModelTextFilter, StepTracker, writer_prefix_or_empty
 from rlbox.i18n import _, join
 from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
@@ -107,7 +107,7 @@ def is_command_echo_unless_sought(line_text: str, sought_pattern: str) -> bool:
 class _Marker:
     def __init__(self, pattern: str) -> None:
         self.number = 0
-        self.matchers = [LineMatcher(pattern, self._on_match)] if pattern else []
+        self.matchers = [LinePatternCallback(pattern, self._on_match)] if pattern else []
 
     def is_before(self, line: NumberedLine) -> bool:
         return 0 < self.number < line.number
@@ -144,9 +144,9 @@ class RequiredLineTracker:
         self._events = events
         self._counter = _LineCounter()
         self._after = _Marker(rule.after)
-        self._matcher = LineMatcher(rule.pattern, self._on_match)
+        self._matcher = LinePatternCallback(rule.pattern, self._on_match)
 
-    def matchers(self) -> list[LineMatcher]:
+    def matchers(self) -> list[LinePatternCallback]:
         return [self._matcher, *self._after.matchers]
 
     def record_violation_if_late(self, elapsed_s: float) -> None:
@@ -207,9 +207,9 @@ class ForbiddenLineTracker:
         self._counter = _LineCounter()
         self._doubtful: dict[tuple[str, bool], _DoubtfulLine] = {}
         self._after, self._until = _Marker(rule.after), _Marker(rule.until)
-        self._matcher = LineMatcher(rule.pattern, self._on_match, reads_overwritten=True, is_forbidden=True)
+        self._matcher = LinePatternCallback(rule.pattern, self._on_match, reads_overwritten=True, is_forbidden=True)
 
-    def matchers(self) -> list[LineMatcher]:
+    def matchers(self) -> list[LinePatternCallback]:
         return [self._matcher, *self._after.matchers, *self._until.matchers]
 
     @property
@@ -268,7 +268,7 @@ class BenignLineTracker:
         """Return the states of the job's rules, and of those lines of the catalogue that came."""
         return [state for rule, state in self._rules if state.count or not isinstance(rule, FixBenignRule)]
 
-    def matchers(self, log: str) -> Iterator[LineMatcher]:
+    def matchers(self, log: str) -> Iterator[LinePatternCallback]:
         for rule, state in self._rules:
             if rule.log in ("", log):
                 yield self._matcher(log, rule, state)
@@ -288,12 +288,12 @@ class BenignLineTracker:
     def _is_due(self, rule: BenignRule, log: str, number: int) -> bool:
         return not rule.after or 0 < self._markers[log, rule.after].number < number
 
-    def _matcher(self, log: str, rule: BenignRule, state: RuleState) -> LineMatcher:
+    def _matcher(self, log: str, rule: BenignRule, state: RuleState) -> LinePatternCallback:
         def on_match(line: NumberedLine, text: str) -> None:
             if self._is_due(rule, log, line.number):
                 state.count += 1
                 self._events.set_unless_broken(state, "held", line.text)
                 matcher.is_done = True
 
-        matcher = LineMatcher(rule.pattern, on_match)
+        matcher = LinePatternCallback(rule.pattern, on_match)
         return matcher

@@ -48,7 +48,7 @@ def writer_prefix_or_empty(text: str) -> str:
 
 
 @dataclass(eq=False)
-class LineMatcher:
+class LinePatternCallback:
     """A pattern that is looked for in a log until it `is_done`; `on_match` gets the line, and its reading that fits.
 
     In what a model may have written only forbidden lines match, and its begin and end (`reads_model_text`).
@@ -77,12 +77,12 @@ class ModelTextFilter:
         self._rules = texts
         self._writers: dict[str, _WriterTexts] = {}
 
-    def matchers(self) -> Iterator[LineMatcher]:
+    def matchers(self) -> Iterator[LinePatternCallback]:
         """Yield what is to be looked for before anything else in the same line: ends, then begins."""
         for index, rule in enumerate(self._rules):
-            yield LineMatcher(rule.ends, functools.partial(self._end, index), reads_model_text=True)
+            yield LinePatternCallback(rule.ends, functools.partial(self._end, index), reads_model_text=True)
         for index, rule in enumerate(self._rules):
-            yield LineMatcher(rule.begins, functools.partial(self._begin, index), reads_model_text=True)
+            yield LinePatternCallback(rule.begins, functools.partial(self._begin, index), reads_model_text=True)
 
     def expire_and_check_open(self, line: NumberedLine) -> bool:
         """Drop a text that is too long, then return whether the line lies in one whose end has not come yet."""
@@ -170,14 +170,14 @@ class StepTracker:
 
 
 class _MatcherSet:
-    def __init__(self, matchers: Iterable[LineMatcher]) -> None:
+    def __init__(self, matchers: Iterable[LinePatternCallback]) -> None:
         self.matchers = list(matchers)
         self._patterns = (
             compile_pattern_set(tuple(matcher.pattern for matcher in self.matchers)) if self.matchers else None
         )
         self.block_patterns = self._patterns.loose if self._patterns else ()
 
-    def find_matching(self, variants: Sequence[str]) -> list[tuple[LineMatcher, str]]:
+    def find_matching(self, variants: Sequence[str]) -> list[tuple[LinePatternCallback, str]]:
         fitting: dict[int, str] = {}
         for variant in variants:
             for index in self._patterns.find_matching_indexes(variant) if self._patterns else ():
@@ -194,7 +194,7 @@ class LogSearch:
 
     def __init__(
         self,
-        matchers: Iterable[LineMatcher],
+        matchers: Iterable[LinePatternCallback],
         model_texts: ModelTextFilter,
         steps: StepTracker | None,
         has_undecided_lines: Callable[[], bool],
@@ -259,6 +259,6 @@ class LogSearch:
                 self._steps.record_step_of_line(line, variants)
         self._unread_steps = self._unread_steps[due:]
 
-    def _compile(self, matchers: Iterable[LineMatcher]) -> None:
+    def _compile(self, matchers: Iterable[LinePatternCallback]) -> None:
         self._in_lines = _MatcherSet(matchers)
         self._in_overwritten = _MatcherSet(matcher for matcher in self._in_lines.matchers if matcher.reads_overwritten)

@@ -12,7 +12,7 @@ from typing import Any
 from rlbox.config.pattern import compile_re2
 from rlbox.foreign import parse_decimal_number, parse_untrusted_json
 from rlbox.gate.line_rules import GateEvents, RuleState, RuleViolation, is_command_echo_unless_sought
-from rlbox.gate.log_search import LineMatcher, StepTracker, writer_prefix_or_empty
+from rlbox.gate.log_search import LinePatternCallback, StepTracker, writer_prefix_or_empty
 from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
@@ -46,7 +46,7 @@ class NanWatch:
         self._events = events
         self._is_benign = is_benign
         self._count_by_writer: Counter[str] = Counter()
-        self.matcher = LineMatcher(_NAN_RULE.pattern, self._on_match)
+        self.matcher = LinePatternCallback(_NAN_RULE.pattern, self._on_match)
 
     def _on_match(self, line: NumberedLine, text: str) -> None:
         if self._is_benign(line) or is_command_echo_unless_sought(line.text, _NAN_RULE.pattern):
@@ -73,9 +73,9 @@ class MetricChecker:
         self._value = math.nan
         self._garbled = ""
 
-    def matchers(self, log: str) -> list[LineMatcher]:
+    def matchers(self, log: str) -> list[LinePatternCallback]:
         is_read = self.rule.pattern and self.rule.log == log
-        return [LineMatcher(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
+        return [LinePatternCallback(self.rule.pattern, self._on_match, reads_overwritten=True)] if is_read else []
 
     def check_json_rows(self, rows: Iterable[str]) -> None:
         for row in rows:

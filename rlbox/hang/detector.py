@@ -83,13 +83,13 @@ class PhaseMatcher:
         texts = tuple(text for text, _ in (*self._begun_by, *self._ended_by))
         self._set = compile_pattern_set(texts) if texts else None
 
-    def parse_phase_changes(self, block: bytes) -> list[PhaseStartOrEnd]:
+    def parse_phase_changes(self, lines: bytes) -> list[PhaseStartOrEnd]:
         changes: list[PhaseStartOrEnd] = []
         at = 0
-        while self._set and at < len(block) and (hit := self._set.find_next_candidate(block, at)) is not None:
-            start, end = block.rfind(b"\n", 0, hit) + 1, block.find(b"\n", hit)
-            end = len(block) if end < 0 else end
-            if change := self.parse_phase_change(block[start:end].decode("utf-8", "replace")):
+        while self._set and at < len(lines) and (hit := self._set.find_next_candidate(lines, at)) is not None:
+            start, end = lines.rfind(b"\n", 0, hit) + 1, lines.find(b"\n", hit)
+            end = len(lines) if end < 0 else end
+            if change := self.parse_phase_change(lines[start:end].decode("utf-8", "replace")):
                 changes.append(change)
             at = end + 1
         return changes
@@ -246,11 +246,11 @@ class HangDetector:
         return now_s - self._alive_s
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseStartOrEnd]:
-        block = select_last_whole_lines(block, LOOKED_AT_BYTES)
+        block = select_last_lines(block, LOOKED_AT_BYTES)
         lines = self._finder.parse_phase_changes(block)
         for line in lines:
             self._enter(line)
-        stepped = self._timer.feed(select_last_whole_lines(block, _COUNTED), now_s)
+        stepped = self._timer.feed(select_last_lines(block, _COUNTED), now_s)
         if stepped and not lines and self._timer.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
             lines = [PhaseStartOrEnd(phase=self._training, text="")]
@@ -315,7 +315,7 @@ class HangDetector:
         self.phase = phase
 
     def _note_activity(self, block: bytes, now_s: float, *, has_advanced: bool) -> None:
-        texts = select_last_whole_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
+        texts = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
         news = self._history.learn(texts[-_MOST_LINES:])
         if has_advanced or news == "new kind" or not self._timer.is_interval_known:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
@@ -333,7 +333,7 @@ class HangDetector:
         return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
 
 
-def select_last_whole_lines(block: bytes, max_bytes: int) -> bytes:
+def select_last_lines(block: bytes, max_bytes: int) -> bytes:
     if len(block) <= max_bytes:
         return block
     begin = block.find(b"\n", len(block) - max_bytes) + 1

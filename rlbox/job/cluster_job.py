@@ -8,7 +8,7 @@ from typing import Literal
 
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.job.job import ClusterOverrides, Job, RayJobSubmission, Stage
+from rlbox.job.job import ClusterSuppliedValues, Job, RayJobSubmission, Stage
 from rlbox.job.params import SET, ParamValues
 from rlbox.job.plan import RunCluster
 
@@ -37,7 +37,7 @@ class ClusterParams:
         return {**known, "node-gpus": self.gpus_per_node, "gpus": self.total_gpus}[name]
 
 
-def require_cluster_table(job: Job) -> ClusterOverrides:
+def require_cluster_table(job: Job) -> ClusterSuppliedValues:
     if job.cluster is None:
         raise SpecError(
             _("job {job} runs on one machine: it has no table [cluster]").format(job=job.name),

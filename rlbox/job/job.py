@@ -200,7 +200,7 @@ class Resume(SpecModel):
     )
 
 
-class ClusterOverrides(SpecModel):
+class ClusterSuppliedValues(SpecModel):
     """What a run on a cluster that stands gets from it, in place of what the job says for machines by themselves."""
 
     ray: Word | None = Field(None, description="service that is the Ray head, replaced by the cluster; absent: none")
@@ -235,7 +235,7 @@ class Job(SpecModel):
         default_factory=dict, description="named sets of parameter values; include names other profiles to apply first"
     )
     resume: Resume = Field(Resume(), description="changes for stages that are attempted again")
-    cluster: ClusterOverrides | None = Field(
+    cluster: ClusterSuppliedValues | None = Field(
         None, description=f"settings for a multi-node run; absent: one machine only; see {get_main_docs_url('cluster')}"
     )
     source: FrameworkSource | None = Field(

@@ -16,7 +16,7 @@ from clusterfacts import NO_ENGINE, PLACE, context, existing, facts, survey
 from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.nodes import Node, NodePool, choose_addresses, is_inplace
+from rlbox.cluster.nodes import Node, NodePool, find_peer_addresses, is_inplace
 from rlbox.cluster.status import NodeFailureMonitor
 from rlbox.errors import MachineError
 from rlbox.ssh.connection import explain_ssh_error
@@ -64,12 +64,12 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
     two = tuple(InterfaceAddress(interface=f"eth{n}", address=f"10.0.{n}.2", mtu=1500) for n in range(2))
     rows = {"a": facts("a"), "b": facts("b", addresses=two)}
     specs = (ClusterNode(name="a", data="/data"), ClusterNode(name="b", data="/data"))
-    assert choose_addresses(specs, rows)["b"] == two[0]
+    assert find_peer_addresses(specs, rows)["b"] == two[0]
     named = (specs[0], ClusterNode(name="b", data="/data", address="10.0.1.2"))
-    assert choose_addresses(named, rows)["b"] == two[1]
+    assert find_peer_addresses(named, rows)["b"] == two[1]
     elsewhere = (specs[0], ClusterNode(name="b", data="/data", address="192.0.2.7"))
-    assert choose_addresses(elsewhere, rows)["b"].address == "192.0.2.7"
-    assert choose_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
+    assert find_peer_addresses(elsewhere, rows)["b"].address == "192.0.2.7"
+    assert find_peer_addresses(specs, {**rows, "b": facts("b", addresses=())}).keys() == {"a"}
 
 
 def test_a_node_without_engine_needs_an_installation() -> None:
