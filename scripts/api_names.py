@@ -39,9 +39,14 @@ PACKAGES = {
 """Distributions, and the module of each that is read."""
 GAP = 1 << 18
 """Bytes between two files of a wheel up to which both come in one request."""
-PASSED_OVER = re.compile(r"(?:^|/)(?:tests?|examples|benchmarks?|third_party|vendored?|_vendor|cli)/|/(?:test_|conftest)")
+PASSED_OVER = re.compile(
+    r"(?:^|/)(?:tests?|examples|benchmarks?|third_party|vendored?|_vendor|cli)/|/(?:test_|conftest)"
+)
 DETAILED = re.compile(r"^(?!transformers/models/|vllm/model_executor/models/|sglang/srt/models/|openai/types/)")
 """Files whose attributes and arguments are kept too; models are too many."""
+_DEFINED = re.compile(r"(?m)^(?:class|def|async def) (\w+)|^([A-Z]\w*) *[:=]")
+_ALL = re.compile(r"(?ms)^__all__ *= *\[(.*?)\]")
+_WORD = re.compile(r"['\"](\w+)['\"]")
 
 
 class RangeFile(io.RawIOBase):
@@ -131,9 +136,19 @@ class Package:
     def __init__(self, sources: dict[str, str]) -> None:
         self.trees: dict[str, ast.Module] = {}
         self.is_package: set[str] = set()
+        self.lazy: set[str] = set()
+        """Modules that import a name when it is asked for, by a table of texts."""
         self.files: dict[str, str] = {}
         self.classes: dict[str, list[tuple[str, ast.ClassDef]]] = defaultdict(list)
+        self._names: dict[str, set[str]] = {}
+        self._exported: set[str] = set()
         for name, text in sources.items():
+            if not DETAILED.match(name) and not name.endswith("__init__.py"):
+                own = {one or other for one, other in _DEFINED.findall(text)}
+                self._names[name[:-3].replace("/", ".")] = own
+                exported = _ALL.search(text)
+                self._exported |= set(_WORD.findall(exported[1])) if exported else set()
+                continue
             try:
                 tree = ast.parse(text)
             except (SyntaxError, ValueError, RecursionError):
@@ -143,16 +158,20 @@ class Package:
                 module = module.removesuffix(".__init__")
                 self.is_package.add(module)
             self.trees[module], self.files[module] = tree, name
+            if "_import_structure" in text or "MODULE_ATTRS" in text:
+                self.lazy.add(module)
             for node in tree.body:
                 if isinstance(node, ast.ClassDef):
                     self.classes[node.name].append((module, node))
-        self._names: dict[str, set[str]] = {}
+        self._attributes: dict[str, set[str] | None] = {}
 
     def names(self, module: str) -> set[str]:
         """Return what can be imported from a module."""
-        if module in self._names:
-            return self._names[module]
+        if module in self._names or module not in self.trees:
+            return self._names.get(module, set())
         found = self._names[module] = set()
+        if module.count(".") == 0 and module in self.lazy:
+            found |= self._exported
         for node in _statements(self.trees[module].body):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 found.add(node.name)
@@ -160,10 +179,9 @@ class Package:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 for target in targets:
                     found |= {one.id for one in ast.walk(target) if isinstance(one, ast.Name)}
-                words = {one for one in targets if isinstance(one, (ast.Name, ast.Subscript))}
-                if any("_import_structure" in ast.dump(one) or "MODULE_ATTRS" in ast.dump(one) for one in words):
+                if module in self.lazy:
                     found |= {one.value for one in ast.walk(node) if _is_name(one)}
-            elif isinstance(node, ast.Expr) and "_import_structure" in ast.dump(node):
+            elif isinstance(node, ast.Expr) and module in self.lazy:
                 found |= {one.value for one in ast.walk(node) if _is_name(one)}
             elif isinstance(node, ast.ImportFrom):
                 source = self._resolve(module, node)
@@ -178,7 +196,9 @@ class Package:
         if module not in self.trees:
             return set()
         for node in self.trees[module].body:
-            if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            if isinstance(node, ast.Assign) and any(
+                isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets
+            ):
                 return {one.value for one in ast.walk(node.value) if _is_name(one)}
         return {name for name in self.names(module) if not name.startswith("_")}
 
@@ -189,9 +209,15 @@ class Package:
         base = module.split(".")[: len(module.split(".")) - up]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def attributes(self, name: str, depth: int = 0) -> set[str] | None:
+    def attributes(self, name: str) -> set[str] | None:
         """Return the attributes of a class and its bases; None where its bases are not all known."""
-        if len(self.classes.get(name, ())) != 1 or depth > 12:
+        if name not in self._attributes:
+            self._attributes[name] = None  # of a class that is its own base
+            self._attributes[name] = self._read_attributes(name)
+        return self._attributes[name]
+
+    def _read_attributes(self, name: str) -> set[str] | None:
+        if len(self.classes.get(name, ())) != 1:
             return None
         _module, node = self.classes[name][0]
         found: set[str] = set()
@@ -199,7 +225,7 @@ class Package:
             word = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
             if word in ("object", "ABC", "Generic", "Protocol", ""):
                 continue
-            if (inherited := self.attributes(word, depth + 1)) is None:
+            if (inherited := self.attributes(word)) is None:
                 return None
             found |= inherited
         for item in node.body:
@@ -231,13 +257,15 @@ class Package:
             if inherited is None and word in self.classes:
                 return None
             found |= inherited or set()
-        if not any("dataclass" in ast.dump(one) for one in node.decorator_list):
+        if not any("dataclass" in ast.unparse(one) for one in node.decorator_list):
             return None
-        return found | {i.target.id for i in node.body if isinstance(i, ast.AnnAssign) and isinstance(i.target, ast.Name)}
+        return found | {
+            i.target.id for i in node.body if isinstance(i, ast.AnnAssign) and isinstance(i.target, ast.Name)
+        }
 
     def all_names(self) -> Iterator[str]:
         """Yield `module.name`, the module without that of the package; `Class.attribute` and `callable(argument`."""
-        for module in self.trees:
+        for module in [*self.trees, *(module for module in self._names if module not in self.trees)]:
             yield f"{module}:"
             for name in self.names(module):
                 if not name.startswith("_"):
@@ -294,7 +322,11 @@ def make_table(releases: dict[str, set[str]]) -> dict[str, Any]:
         first, last = found[0], found[-1]
         if len(found) == last - first + 1 and (first, last) != (0, len(versions) - 1):
             spans[f"{first}-{last}"].append(name)
-    return {"versions": versions, "names": {span: sorted(names) for span, names in sorted(spans.items())}, "n": len(complete)}
+    return {
+        "versions": versions,
+        "names": {span: sorted(names) for span, names in sorted(spans.items())},
+        "n": len(complete),
+    }
 
 
 def main() -> int:

@@ -41,11 +41,17 @@ def explain_missing_name(error: str) -> str:
                 first, last = map(int, span.split("-"))
                 since, until = versions[first], versions[last + 1] if last + 1 < len(versions) else ""
                 if not until:
-                    text = _("{package} has {name} since {since}: install {package}>={since}, or an older release of what asks for it.")
+                    text = _(
+                        "{package} has {name} since {since}: install {package}>={since}, or an older release of what asks for it."
+                    )
                 elif not first:
-                    text = _("{package} has no {name} since {until}: install {package}<{until}, or a newer release of what asks for it.")
+                    text = _(
+                        "{package} has no {name} since {until}: install {package}<{until}, or a newer release of what asks for it."
+                    )
                 else:
-                    text = _("{package} has {name} from {since} on, and no more in {until}: install {package}>={since},<{until}, or a release of what asks for it that fits yours.")
+                    text = _(
+                        "{package} has {name} from {since} on, and no more in {until}: install {package}>={since},<{until}, or a release of what asks for it that fits yours."
+                    )
                 return text.format(package=package, name=word, since=since, until=until)
     return ""
 

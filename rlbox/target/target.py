@@ -275,13 +275,13 @@ class Hardware(SpecModel):
     )
 
 
-class DisabledFixes(SpecModel):
+class Fixes(SpecModel):
     """What the target asks of the fix catalogue."""
 
     off: dict[Name, SingleLine] = Field(description="disabled fixes: id to reason")
 
 
-class DisabledCompat(SpecModel):
+class Compat(SpecModel):
     """What the target asks of the table of what fits together."""
 
     off: dict[Name, SingleLine] = Field(description="disabled compatibility facts: id to reason")
@@ -302,7 +302,7 @@ class Build(SpecModel):
     bake_ca: bool = Field(description="keep the CA bundle of the build machine in the image")
 
 
-class ContainerSpec(SpecModel):
+class Run(SpecModel):
     """Limits of the containers started from the image. Sizes in GiB; 0 means no limit."""
 
     network: Literal["own", "host", "bridge", "none"] = Field(
@@ -365,8 +365,8 @@ class Target(SpecModel):
     name: Name
     title: SingleLine = Field(description="one-line description of the target")
     hardware: Hardware = Field(description="the machine: GPUs, nodes, cores, memory, provider")
-    fixes: DisabledFixes = Field(description="settings of the fix catalog")
-    compat: DisabledCompat = Field(description="settings of the compatibility check")
+    fixes: Fixes = Field(description="settings of the fix catalog")
+    compat: Compat = Field(description="settings of the compatibility check")
     base: Base = Field(description="base of the image: a pinned image or a bootstrapped distribution")
     python: Python = Field(description="interpreter and limits for the lock file")
     stack: tuple[PythonLayerSpec, ...] = Field(
@@ -378,7 +378,7 @@ class Target(SpecModel):
     sources: Name = Field(description="mirror profile: direct, cn or your own; not part of the image")
     env: dict[EnvName, SingleLine] = Field(description="environment variables of the image")
     build: Build = Field(description="settings of the image build")
-    run: ContainerSpec = Field(description="network and limits of containers")
+    run: Run = Field(description="network and limits of containers")
     disk: Disk = Field(description="the data disk that runs write to")
     vast: Vast = Field(description="settings for renting on vast.ai; not part of the image")
     cluster: Cluster = Field(description="nodes and ports of a multi-node target; not part of the image")

@@ -267,7 +267,7 @@ class Project:
 def commands(command: click.Command, context: click.Context, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the words of every command."""
     yield path
-    for name in command.list_commands(context) if isinstance(command, click.PythonLayerSpec) else ():
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
         nested = command.get_command(context, name)  # type: ignore[attr-defined]
         yield from commands(nested, click.Context(nested, info_name=name, parent=context), (*path, name))
 

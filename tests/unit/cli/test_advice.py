@@ -89,12 +89,12 @@ def wrong_in(typed: str) -> str:
     words = list(itertools.takewhile(lambda word: word not in ("&&", "--"), words))
     command: click.Command = root
     context = click.Context(root)
-    while isinstance(command, click.PythonLayerSpec) and words and (below := command.get_command(context, words[0])):
+    while isinstance(command, click.Group) and words and (below := command.get_command(context, words[0])):
         command, words = below, words[1:]
     if isinstance(command, DefaultLsGroup):
         command = command.commands["ls"]
     first = next((param for param in command.params if isinstance(param, click.Argument)), None)
-    if isinstance(command, click.PythonLayerSpec) and not command.invoke_without_command and words:
+    if isinstance(command, click.Group) and not command.invoke_without_command and words:
         return f"no verb {words[0]}"
     if first and words and isinstance(first.type, click.Choice) and words[0].islower() and words[0][0] != "-":
         return "" if words[0] in first.type.choices else f"{words[0]} is not one of {', '.join(first.type.choices)}"
