@@ -178,11 +178,13 @@ def stack_to_json(problem: StackProblem, verdict: StackVerdict) -> dict[str, Any
 
 def format_stack_verdict(target_name: str, problem: StackProblem, verdict: StackVerdict, is_without_lock: bool) -> str:
     unknown = ["  " + line for line in format_unknown_version_lines(problem)]
+    unnamed = ", ".join(problem.names_without_facts)
+    without = [_("  no fact speaks of: {names}").format(names=unnamed)] if unnamed else []
     if not verdict.is_consistent:
         head = _("{target}  no solution, because these contradict each other:").format(target=target_name)
         change = format_advice_to_resolve_conflict(target_name, verdict)
         change = _("nearest change: {change}").format(change=change)
-        return join("\n", [head, *format_conflict_lines(verdict), *unknown, change])
+        return join("\n", [head, *format_conflict_lines(verdict), *unknown, *without, change])
     facts = _list_facts_in_force(problem, verdict)
     where = {one.name: one.where for one in problem.constraints}
     shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
@@ -197,7 +199,7 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
         said = _("a set that fits, as far as {count} facts say").format(count=len(facts))
     said = _("nothing contradicts, but not all versions are known") if unknown else said
     kept = [join("", ("  ", _sentence(fact), "  [", fact.source, "]")) for fact in facts]
-    return join("\n", [f"{target_name}  {translate(said)}", *unknown, *rows, _("facts:"), *kept])
+    return join("\n", [f"{target_name}  {translate(said)}", *unknown, *without, *rows, _("facts:"), *kept])
 
 
 def format_unknown_version_lines(problem: StackProblem) -> list[str]:

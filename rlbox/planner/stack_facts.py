@@ -110,7 +110,8 @@ class StackProblem:
     """What is asked of the solver: all versions there are, what the target fixes, and the facts in force.
 
     `unknown` are versions that the target fixes and that no fact speaks of, though facts speak of others, which are
-    `versions_with_facts`: none where facts speak of ranges alone.
+    `versions_with_facts`: none where facts speak of ranges alone. `names_without_facts` are packages that the target
+    pins and that no fact names.
     """
 
     versions: Mapping[str, tuple[str, ...]]
@@ -118,6 +119,7 @@ class StackProblem:
     facts: tuple[CompatFact, ...]
     unknown: tuple[VersionWithoutFacts, ...]
     versions_with_facts: Mapping[str, tuple[str, ...]]
+    names_without_facts: tuple[str, ...]
 
     def list_candidates(self, constraints: Iterable[Constraint]) -> VersionsByName:
         """Return what each name may be under some constraints; what none of them names is rather not there."""
@@ -172,6 +174,10 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
             if not any(is_in_range(one.range, version) for version in known)
         ),
         versions_with_facts={name: rows for name, rows in table.versions_with_facts.items() if name in versions},
+        names_without_facts=tuple(
+            dict.fromkeys(one.name for one in listed if one.own and one.range and one.where != _LOCK_FILE
+                          and not any(one.name == condition.name for fact in table.facts for condition in fact.conditions()))
+        ),
     )
 
 
@@ -240,6 +246,8 @@ def _constrain_machine(table: CompatTable, target: Target) -> Iterator[Constrain
         yield Constraint("driver", f"=={branch}", "hardware.cuda_driver", own=False)
     if glibc := _GLIBC.get(target.base.bootstrap):
         yield Constraint("glibc", f"=={glibc}", "base.bootstrap", own=False)
+    elif found := re.search(r"manylinux_(2_\d+)", target.python.platform):
+        yield Constraint("glibc", f"=={found[1].replace('_', '.')}", "python.platform", own=False)
     yield from _constrain_torch_build(target)
     for name, version in target.base.holds.items():
         yield Constraint(canonicalize_name(name), _exactly(version), "base.holds", own=False)
