@@ -190,19 +190,20 @@ _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatro
 
 def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
-    has_stack = any(_STACK_IMAGE.search(image.text) for image in document.images)
+    images = " ".join(image.text for image in document.images)
+    engines = r"|(?:vllm|sglang)(?:\[[^\]]*\])?==.+" if "nvcr.io/nvidia/" in images else ""  # they pin another torch
     for call in document.calls:
         if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_first_argument(*_CONSTRAINED):
             continue
         names = rule.name + ("|ray" if call.find_first_argument("-U", "--upgrade", "--force-reinstall") else "")
-        unpinned = rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?"
+        unpinned = rf"(?:{names})(?:\[[^\]]*\])?(?:[>!][^<]*)?{engines}"
         loose = [word for word in call.words if re.fullmatch(unpinned, word.text, re.I)]
         if any(value.startswith("torch==") for value in call.word_texts):
             loose = [word for word in loose if not word.text.startswith("torch")]
         reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
         if loose:
             yield _make_hit_at_call(call, loose[0].position, name=", ".join(word.text for word in loose))
-        elif has_stack and reinstalls and not any(value.endswith(".whl") for value in call.word_texts):
+        elif reinstalls and _STACK_IMAGE.search(images) and ".whl" not in call.unquoted_command_line:
             yield _make_hit_at_call(call, reinstalls[0].position, name=f"pip {' '.join(call.word_texts)}")
 
 
@@ -287,7 +288,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     has_dots = any(option.count(".") for option in known.names)
     if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
         return ""
-    spellings = {name, name.replace("_", "-")}
+    spellings = {name, name.replace("_", "-") if known.versions.startswith("vllm") else name}  # others do not fold them
     spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
     spellings |= set() if has_dots else {spelling.partition(".")[0] for spelling in spellings}
     is_known = bool(spellings & known.names) or any(option.startswith(tuple(spellings)) for option in known.names)

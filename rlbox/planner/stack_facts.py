@@ -174,11 +174,15 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
             if not any(is_in_range(one.range, version) for version in known)
         ),
         versions_with_facts={name: rows for name, rows in table.versions_with_facts.items() if name in versions},
-        names_without_facts=tuple(
-            dict.fromkeys(one.name for one in listed if one.own and one.range and one.where != _LOCK_FILE
-                          and not any(one.name == condition.name for fact in table.facts for condition in fact.conditions()))
-        ),
+        names_without_facts=_list_pinned_without_facts(table, listed),
     )
+
+
+def _list_pinned_without_facts(table: CompatTable, constraints: Iterable[Constraint]) -> tuple[str, ...]:
+    """Return the packages, without extras, that the spec pins and that no fact of the table names."""
+    named = {condition.name.partition("[")[0] for fact in table.facts for condition in fact.conditions()}
+    pinned = {one.name.partition("[")[0] for one in constraints if one.own and one.range and one.where != _LOCK_FILE}
+    return tuple(sorted(pinned - named))
 
 
 def _select_applicable_facts(facts: Iterable[CompatFact], constraints: Iterable[Constraint]) -> tuple[CompatFact, ...]:

@@ -329,6 +329,17 @@ KNOWN_BY_RELEASES = [
     (SLIME.format(gpus=4, more="--global-batch-size 48"), "1 slime-batch-and-samples error"),
     (f"{VERL} actor_rollout_ref.rollout.tensor_model_parallel_size=3", "1 verl-tensor-parallel error"),
     (f"{VERL} data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=16", "1 verl-mini-batch error"),
+    (f"{VERL} actor_rollout_ref.rollout.max_model_len=1024 data.max_prompt_length=1024", "1 verl-max-model-len error"),
+    (
+        "python3 -m verl.trainer.main_generation data.batch_size=1 trainer.n_gpus_per_node=2",
+        "1 verl-generation-batch error",
+    ),
+    (
+        "accelerate launch --num_processes 1 grpo.py --per_device_train_batch_size 1 --num_generations 16",
+        "1 trl-generations error",
+    ),
+    ("python -m sglang.launch_server --reasoning_parser qwen3", "1 unknown-option warning"),
+    ("FROM nvcr.io/nvidia/pytorch@sha256:0\nRUN pip install vllm==0.19.1", "2 pip-replaces-matched warning"),
     ("N=2\nA=(data.train_batch_size=$N)\n" + VERL + "${A[@]}", "verl-batch-and-gpus error"),
     ("FROM slimerl/slime@sha256:0\nRUN pip install -e .", "2 pip-replaces-matched warning"),
     ("FROM a@sha256:0\nRUN apt update -y; pip install -U ray", "2 step-hides-failure, 2 pip-replaces-matched warning"),
@@ -381,3 +392,12 @@ def test_lint_without_the_extra_names_what_to_install(monkeypatch: pytest.Monkey
         lint_text("x.sh", "ls", load_drift_rules())
     load_bash_parser.cache_clear()
     assert error.value.next_step == "pip install 'rlbox[lint]'"
+
+
+def test_a_base_image_that_sets_the_search_path_is_known() -> None:
+    text = "FROM {image}@sha256:0\nENV LD_LIBRARY_PATH=/x:$LD_LIBRARY_PATH\n"
+    found = {
+        image: [one.rule for one in lint_text("Dockerfile", text.format(image=image), load_drift_rules())]
+        for image in ("nvidia/cuda:13.0.0-devel", "debian")
+    }
+    assert found == {"nvidia/cuda:13.0.0-devel": [], "debian": ["empty-path-element"]}
