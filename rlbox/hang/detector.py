@@ -246,11 +246,11 @@ class HangDetector:
         return now_s - self._alive_s
 
     def feed_lines(self, block: bytes, now_s: float) -> list[PhaseStartOrEnd]:
-        block = select_last_lines(block, LOOKED_AT_BYTES)
+        block = select_last_whole_lines(block, LOOKED_AT_BYTES)
         lines = self._finder.parse_phase_changes(block)
         for line in lines:
             self._enter(line)
-        stepped = self._timer.feed(select_last_lines(block, _COUNTED), now_s)
+        stepped = self._timer.feed(select_last_whole_lines(block, _COUNTED), now_s)
         if stepped and not lines and self._timer.is_interval_known and self.phase.name != TRAINING:
             self.phase = self._training
             lines = [PhaseStartOrEnd(phase=self._training, text="")]
@@ -315,7 +315,7 @@ class HangDetector:
         self.phase = phase
 
     def _note_activity(self, block: bytes, now_s: float, *, has_advanced: bool) -> None:
-        texts = select_last_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
+        texts = select_last_whole_lines(block, _HEARD).decode("utf-8", "replace").split("\n")
         news = self._history.learn(texts[-_MOST_LINES:])
         if has_advanced or news == "new kind" or not self._timer.is_interval_known:
             self._alive_s = self.last_progress_s = self.last_output_s = now_s
@@ -333,7 +333,7 @@ class HangDetector:
         return sum(float(getattr(rates, sign)) * rates.seconds for rates in window) / seconds >= floor
 
 
-def select_last_lines(block: bytes, max_bytes: int) -> bytes:
+def select_last_whole_lines(block: bytes, max_bytes: int) -> bytes:
     if len(block) <= max_bytes:
         return block
     begin = block.find(b"\n", len(block) - max_bytes) + 1
