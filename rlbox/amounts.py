@@ -89,14 +89,14 @@ def counted(count: int, singular: str, plural: str) -> str:
     return f"1 {singular}" if count == 1 else f"{count} {plural}"
 
 
-def align_translated_rows(rows: Iterable[Sequence[str]]) -> list[str]:
+def align_translated(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return rows of texts, translated, as the lines of a table; every column but the last is as wide as its widest."""
     lines = [[translate(text) for text in row] for row in rows]
     widths = [max(map(count_columns, column)) for column in zip(*lines, strict=True)][:-1]
-    return ["  ".join([*map(pad_translated_to_columns, line, widths), line[-1]]).rstrip() for line in lines]
+    return ["  ".join([*map(pad_translated, line, widths), line[-1]]).rstrip() for line in lines]
 
 
-def pad_translated_to_columns(text: str, columns: int) -> str:
+def pad_translated(text: str, columns: int) -> str:
     """Return a text, translated, filled up with spaces to columns of a terminal."""
     shown = translate(text)
     return shown + " " * (columns - count_columns(shown))

@@ -35,7 +35,6 @@ class RlboxError(Exception):
         self.next_step = next_step
 
     def as_json(self) -> dict[str, str | int]:
-        """Return it as JSON types."""
         return {"what": self.what, "where": self.where, "next": self.next_step, "exit_code": self.exit_code}
 
     def __str__(self) -> str:

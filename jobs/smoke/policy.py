@@ -38,7 +38,7 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
         vocab_size=vocabulary - len(TAGS),
         special_tokens=list(SPECIAL),
         initial_alphabet=sorted(alphabet),
-        show_progress_or_lines=False,
+        show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
     tokenizer = PreTrainedTokenizerFast(

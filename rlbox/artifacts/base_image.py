@@ -12,7 +12,7 @@ from typing import IO, cast
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
-from rlbox.artifacts.mirrors import FileOrPageUrl, list_image_references_or_original
+from rlbox.artifacts.mirrors import FileOrPage, list_image_references_or_original
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
@@ -24,7 +24,7 @@ from rlbox.i18n import _
 from rlbox.system.compression import zstd
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.system.progress import show_progress_or_lines
+from rlbox.system.progress import show_progress
 from rlbox.target.artifact import Artifact
 from rlbox.target.lock import Lock
 
@@ -47,7 +47,7 @@ def ensure_base_files_in_store(
     base_image: str,
     platform: str,
     store: ObjectStore,
-    image_urls: Iterable[FileOrPageUrl],
+    image_urls: Iterable[FileOrPage],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
     on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
@@ -184,7 +184,7 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
                 )
             )
 
-    with show_progress_or_lines(app) as show:
+    with show_progress(app) as show:
 
         def on_bytes(file: Artifact, done: int) -> None:
             show(make_fetch_progress_item(file, "done" if done == file.size else "running", done))

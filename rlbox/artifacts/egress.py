@@ -13,10 +13,10 @@ from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page_files
 from rlbox.artifacts.mirrors import (
-    FileOrPageUrl,
+    FileOrPage,
     MachineSourceSettings,
     is_same_unquoted_file_name,
-    iter_file_or_page_urls,
+    iter_file_or_pages,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
     list_image_references_or_original,
@@ -58,7 +58,7 @@ class SourceUrl:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    file_url: FileOrPageUrl
+    file_url: FileOrPage
     sample_artifact: Artifact | None = None
 
 
@@ -71,7 +71,7 @@ def list_remote_source_urls(
     """
     found = []
     for artifact in _samples(target, artifacts):
-        mine = tuple(iter_file_or_page_urls(artifact, profile, machine))
+        mine = tuple(iter_file_or_pages(artifact, profile, machine))
         if not any(source.url.startswith("file:") and not source.page_at_url for source in mine):  # else it is local
             found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
     found += [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rlbox.amounts import count_columns, decimal_size_text, pad_translated_to_columns
+from rlbox.amounts import count_columns, decimal_size_text, pad_translated
 from rlbox.app import App
 from rlbox.artifacts.download import AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
@@ -21,7 +21,7 @@ from rlbox.i18n import _, join, ngettext, translate
 from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.system.progress import ProgressItem, show_progress_or_lines
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.target.artifact import Artifact
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
@@ -119,7 +119,7 @@ def fetch_missing_with_progress(
         _("fetching {count} files, {size}").format(count=len(missing), size=decimal_size_text(sum(missing)))
     )
     locator = create_live_url_finder(app, sources_profile, probe_files or files)
-    with show_progress_or_lines(app, total_bytes=sum(missing)) as on_progress:
+    with show_progress(app, total_bytes=sum(missing)) as on_progress:
         return fetch_missing_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
 
@@ -332,7 +332,7 @@ def format_group_sizes(groups_and_total: Sequence[GroupSize]) -> str:
     return "\n".join(
         " ".join(
             [
-                pad_translated_to_columns(group, 16),
+                pad_translated(group, 16),
                 *(" " * (w - count_columns(text)) + text for text, w in zip(rest, widths, strict=True)),
             ]
         )

@@ -17,18 +17,18 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from uv import find_uv_bin
 
-from rlbox.amounts import align_translated_rows, duration_text_precise_below_minute, exact_duration_text
+from rlbox.amounts import align_translated, duration_text_precise_below_minute, exact_duration_text
 from rlbox.app import App
 from rlbox.artifacts.mirrors import (
     FILE_URL_KINDS,
     SHARED_ARCHIVES,
-    FileOrPageUrl,
+    FileOrPage,
     MachineSourceSettings,
     PackageIndexSettings,
     build_apt_url_or_empty,
     explain_bad_response,
     is_same_unquoted_file_name,
-    iter_file_or_page_urls,
+    iter_file_or_pages,
     list_git_mirror_urls_or_original,
     map_suites_to_archive_names,
     override_machine_apt_urls,
@@ -179,13 +179,13 @@ class MirrorUrlFinder:
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileOrPageUrl]:
+    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileOrPage]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `list_git_mirror_urls_or_original`. Names decide; whoever fetches compares the
         sha256.
         """
-        for source in iter_file_or_page_urls(artifact, self._profile, self._machine):
+        for source in iter_file_or_pages(artifact, self._profile, self._machine):
             if _host(source.url) in self._dead:
                 continue
             if not source.page_at_url:
@@ -198,7 +198,7 @@ class MirrorUrlFinder:
                     self._dead.add(_host(source.url))
                 self.record_and_report_skipped_mirror(source.mirror, str(error))
 
-    def list_git_urls(self, url: str) -> tuple[FileOrPageUrl, ...]:
+    def list_git_urls(self, url: str) -> tuple[FileOrPage, ...]:
         return list_git_mirror_urls_or_original(url, self._profile)
 
     def record_and_report_skipped_mirror(self, mirror: str, reason: str) -> None:
@@ -208,7 +208,7 @@ class MirrorUrlFinder:
             self.skipped_mirrors.append((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def _listed(self, source: FileOrPageUrl, artifact: Artifact) -> Iterator[FileOrPageUrl]:
+    def _listed(self, source: FileOrPage, artifact: Artifact) -> Iterator[FileOrPage]:
         listed = [file for file in self._fetch_page(source.url) if is_same_unquoted_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
@@ -367,7 +367,7 @@ def format_probes(probes: Iterable[MirrorProbe]) -> str:
         else (one.kind, one.mirror, duration_text_precise_below_minute(one.seconds), one.file)
         for one in probes
     ]
-    return "\n".join(align_translated_rows(rows))
+    return "\n".join(align_translated(rows))
 
 
 def load_profile_without_dead_mirrors(

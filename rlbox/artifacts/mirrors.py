@@ -102,7 +102,7 @@ class MachineSourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOrPageUrl:
+class FileOrPage:
     """One place to look for a file.
 
     `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
@@ -116,9 +116,7 @@ class FileOrPageUrl:
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
 
 
-def iter_file_or_page_urls(
-    artifact: Artifact, profile: Profile, machine: MachineSourceSettings
-) -> Iterator[FileOrPageUrl]:
+def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileOrPage]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the profile's rules.
@@ -133,9 +131,7 @@ def iter_file_or_page_urls(
                 base = build_apt_url_or_empty(rule, artifact.origin, machine)
                 if base:
                     title = _("this machine's apt sources") if rule.protocol == "direct" else rule.display_name
-                    yield FileOrPageUrl(
-                        mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
-                    )
+                    yield FileOrPage(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
         case "oci" | "git" | "compiled":
@@ -177,18 +173,18 @@ def map_suites_to_archive_names(base: Base) -> dict[str, str]:
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
-def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileOrPageUrl]:
+def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileOrPage]:
     for folder, names in sorted(site.wheels_by_find_links_folder.items()):
         for name in names:
             if is_same_unquoted_file_name(name, artifact.file):
-                yield FileOrPageUrl(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
+                yield FileOrPage(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
-def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileOrPageUrl]:
+def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileOrPage]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileOrPageUrl(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
+            FileOrPage(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
@@ -198,9 +194,9 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
         else rule.url_without_trailing_slash
     )
     if rule.protocol == "flat":
-        yield FileOrPageUrl(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
+        yield FileOrPage(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
     else:
-        yield FileOrPageUrl(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
+        yield FileOrPage(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
 
 
 def _machine_indexes(
@@ -221,23 +217,23 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
+def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPage, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(FILE_URL_KINDS, url, profile)
 
 
-def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
+def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPage, ...]:
     return _rewritten_places(("git",), url, profile)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileOrPage, ...]:
     found = [
-        FileOrPageUrl(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
+        FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
         for kind in kinds
         for rule in profile.rule
         if rule.kind == kind and url.startswith(rule.match)
     ]
-    return tuple(found) or (FileOrPageUrl(mirror="direct", url=url, named_by="target"),)
+    return tuple(found) or (FileOrPage(mirror="direct", url=url, named_by="target"),)
 
 
 def _rewrite_url(rule: MirrorRule, url: str) -> str:
@@ -251,18 +247,18 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileOrPageUrl, ...]:
+def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileOrPage, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
     for rule in profile.rules_or_machine_default_for("oci"):
         base = rule.url_without_trailing_slash.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(FileOrPageUrl(mirror="direct", url=image, named_by="target"))
+            found.append(FileOrPage(mirror="direct", url=image, named_by="target"))
         elif rule.match in ("", wanted.host):
             name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
-            found.append(FileOrPageUrl(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (FileOrPageUrl(mirror="direct", url=image, named_by="target"),)
+            found.append(FileOrPage(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (FileOrPage(mirror="direct", url=image, named_by="target"),)
 
 
 def is_same_unquoted_file_name(url_name: str, file_name: str) -> bool:

@@ -144,8 +144,6 @@ class HiddenHost(SpecModel):
 
 
 class _HiddenHostsFile(SpecModel):
-    """The table of hidden hosts."""
-
     row: tuple[HiddenHost, ...]
 
 

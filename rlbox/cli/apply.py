@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import pad_translated_to_columns
+from rlbox.amounts import pad_translated
 from rlbox.app import App
 from rlbox.cli.options import (
     confirm_unless_yes,
@@ -141,7 +141,7 @@ def _remove(app: App, name: str, layout: Layout) -> int:
     if app.dry_run:
         would = ngettext("restore {count} path", "restore {count} paths", count).format(count=count)
         unchanged = _("change nothing: it is not installed here")
-        lines = [f"{pad_translated_to_columns(_('remove'), 11)} {path}" for path in paths]
+        lines = [f"{pad_translated(_('remove'), 11)} {path}" for path in paths]
         return app.print_dry_run(data, "\n".join(lines), would if paths else unchanged)
     text = ngettext("{target}  {state}: {count} path restored", "{target}  {state}: {count} paths restored", count)
     lines = [

@@ -141,7 +141,7 @@ def submit_job(app: App, **given: Any) -> int:
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @pass_app_with_shared_options
-def print_merged_node_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
+def print_all_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
@@ -245,13 +245,5 @@ def cluster() -> None:
     """
 
 
-for command in (
-    start_cluster,
-    print_status,
-    submit_job,
-    print_merged_node_logs,
-    stop_submitted_job,
-    end_cluster,
-    check_nodes,
-):
+for command in (start_cluster, print_status, submit_job, print_all_logs, stop_submitted_job, end_cluster, check_nodes):
     cluster.add_command(command)

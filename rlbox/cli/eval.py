@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_translated_rows, utc_now
+from rlbox.amounts import align_translated, utc_now
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import dry_run_option, pass_app_with_shared_options, write_html_file_or_stdout
@@ -182,7 +182,7 @@ def list_suites(app: App) -> None:
         )
         for suite in loaded
     ]
-    table = align_translated_rows([(_("suite"), _("problems"), _("from"), _("what")), *rows])
+    table = align_translated([(_("suite"), _("problems"), _("from"), _("what")), *rows])
     app.output({"suites": [suite.model_dump(mode="json") for suite in loaded]}, "\n".join(table))
 
 

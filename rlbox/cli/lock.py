@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.egress import (
     PHASES,
@@ -238,7 +238,7 @@ def _format_contacts(unsorted: Sequence[HostContact]) -> str:
         rows.append((contact.host or "?", str(contact.kind), phases, declared, contact.why + mark))
     width = max((len(row[0]) for row in rows), default=0)
     lines = []
-    for line, contact in zip(align_translated_rows(rows), contacts, strict=True):
+    for line, contact in zip(align_translated(rows), contacts, strict=True):
         lines.append(line)
         if contact.rule and contact.declared == "hidden":
             lines.append(f"{'':{width}}    -> {translate(contact.rule)}")
@@ -285,7 +285,7 @@ def _list_mirrors(app: App, profile: Profile) -> int:
                 "state": _("expired {date}: read it up again").format(date=rule.expires) if is_expired else "",
             }
         )
-    lines = align_translated_rows(
+    lines = align_translated(
         (row["kind"], row["mirror"], row["protocol"], row["url"] or "-", row["state"]) for row in rows
     )
     none = _("no rules: files come from wherever this machine's own clients are set to get them")

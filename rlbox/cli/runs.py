@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_translated_rows, decimal_size_text, duration_text, zoned_iso_to_unix
+from rlbox.amounts import align_translated, decimal_size_text, duration_text, zoned_iso_to_unix
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
@@ -127,11 +127,9 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     ]
     pairs += [("job", facts.job), ("folder", str(run_dir)), ("size", decimal_size_text(facts.size_bytes))]
     pairs += [("source", describe_source_record(source))] if source else []
-    lines = [row["run"], *align_translated_rows([(f"  {translate(_KEYS[key])}:", value) for key, value in pairs])]
+    lines = [row["run"], *align_translated([(f"  {translate(_KEYS[key])}:", value) for key, value in pairs])]
     lines += [_("  note: {note}").format(note=_(note)) for note in row["notes"]]
-    lines += align_translated_rows(
-        [(_("  stage {stage}").format(stage=one["name"]), _(one["state"])) for one in stages]
-    )
+    lines += align_translated([(_("  stage {stage}").format(stage=one["name"]), _(one["state"])) for one in stages])
     lines += [_("  checkpoint {path}").format(path=path) for path in facts.checkpoint_paths]
     text = "\n".join(map(translate, lines))
     app.output({"run": {**row, **more, "checkpoints": list(facts.checkpoint_paths)}}, text)
@@ -262,7 +260,7 @@ def list_runs(app: App, target: str, data: str | None) -> None:
     reconciled = clean_up_dead_runs(app, run_store)
     rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     cells = [[_(row[key]) if key in _TRANSLATED else row[key] for key in _COLUMNS] for row in rows]
-    table = align_translated_rows([list(_COLUMNS.values()), *cells])
+    table = align_translated([list(_COLUMNS.values()), *cells])
     app.output({"runs": rows}, "\n".join(table) if rows else _("no run yet"))
 
 

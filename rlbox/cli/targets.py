@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import pad_translated_to_columns
+from rlbox.amounts import pad_translated
 from rlbox.app import App
 from rlbox.cli.init import SpecKind, create_spec_json_schema, overwrite_project_file
 from rlbox.cli.options import complete_target, dry_run_option, pass_app_with_shared_options
@@ -70,7 +70,7 @@ def _test_status(app: App, name: str) -> str | None:
 
 
 def _line(row: dict[str, Any], width: int) -> str:
-    kind = pad_translated_to_columns(_("target") if row["kind"] == "target" else _("job"), 7)
+    kind = pad_translated(_("target") if row["kind"] == "target" else _("job"), 7)
     status = f" ({translate(row['status'])})" if row["status"] else ""
     return f"{kind} {row['name'].ljust(width)}  {translate(row['title'] or row['problem'])}{status}"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import (
@@ -255,7 +255,7 @@ def list_rlbox_instances(app: App) -> None:
         for row in own
     ]
     head = ("id", _("label"), _("state"), _("$/h"), _("reached by"))
-    app.output({"instances": data}, "\n".join(align_translated_rows([head, *rows])) if rows else _("no instance"))
+    app.output({"instances": data}, "\n".join(align_translated([head, *rows])) if rows else _("no instance"))
 
 
 @vast.command("ssh", context_settings={"ignore_unknown_options": True})

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from rlbox.amounts import GIB, align_translated_rows, decimal_size_text, duration_text, gpu_gib_or_mib_text
+from rlbox.amounts import GIB, align_translated, decimal_size_text, duration_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.cluster.node.facts import Gpu, NodeFacts
 from rlbox.cluster.nodes import ClusterContext, ClusterProbe
@@ -187,7 +187,7 @@ def format_findings(findings: Sequence[Finding]) -> str:
     for (level, title, seen, remedy), where in nodes.items():
         mark = (_(level),) if level != "error" else ()
         rows.append((join_and_count_rest(where), join(": ", filter(None, (*mark, title, seen))), remedy))
-    return "\n".join(align_translated_rows(rows)) if len(rows) > 1 else ""
+    return "\n".join(align_translated(rows)) if len(rows) > 1 else ""
 
 
 def print_findings_raise_if_errors(app: App, findings: Sequence[Finding], error_text: str) -> None:
@@ -244,7 +244,7 @@ class BurnInResult(NamedTuple):
 
     def all_reduce_table(self) -> str:
         rows = [(" - ".join(one.nodes), str(one.ranks), one.error or one.bandwidth_text) for one in self.all_reduces]
-        return "\n".join(align_translated_rows([("all-reduce", _("ranks"), _("did")), *rows]))
+        return "\n".join(align_translated([("all-reduce", _("ranks"), _("did")), *rows]))
 
 
 def run_all_reduce_checks(context: ClusterContext, plan: ClusterPlan, probe: ClusterProbe) -> BurnInResult:

@@ -34,7 +34,7 @@ from rlbox.errors import EngineError, MachineError, SpecError
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
 from rlbox.system.files import cache_path
-from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress_or_lines
+from rlbox.system.progress import ProgressItem, show_byte_progress, show_progress
 
 if TYPE_CHECKING:
     from rlbox.engine.docker import DockerEngine
@@ -152,9 +152,7 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-def ensure_image_hash_and_ids(
-    context: ClusterContext, plan: ClusterPlan, registry_name: str
-) -> tuple[str, dict[str, str]]:
+def ensure_image_and_ids(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
     """Return the image once all nodes have the very same, and what each node's engine calls it.
 
     Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.
@@ -182,7 +180,7 @@ def ensure_image_hash_and_ids(
     lacking = [name for name, found in images.items() if hash_layers_and_config(found) != identity]
     if local and lacking:
         others = pool.select_skipping_unconnected(lacking)
-        with _save_archive(context.app, local, tag) as archive, show_progress_or_lines(context.app) as report:
+        with _save_archive(context.app, local, tag) as archive, show_progress(context.app) as report:
             others.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
         images |= others.map(lambda node: node.engine().find_image(tag))
     for name, found in images.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.app import App
 from rlbox.cluster.checks import BurnInResult, check_nodes, make_finding, run_all_reduce_checks
 from rlbox.cluster.node.facts import DiskFacts, RayInstance
@@ -112,7 +112,7 @@ class ClusterStatus:
             )
             for one in self.nodes
         ]
-        return "\n".join(map(translate, [head, closed, dashboard, *align_translated_rows([_HEADER, *rows]), *failures]))
+        return "\n".join(map(translate, [head, closed, dashboard, *align_translated([_HEADER, *rows]), *failures]))
 
 
 class NodeFailure(NamedTuple):

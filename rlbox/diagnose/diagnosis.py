@@ -44,7 +44,7 @@ STALL_S = 1800
 
 
 @dataclass(frozen=True, kw_only=True)
-class StallAfterLastStep:
+class StallAtEnd:
     """Steps ended long before the log did: the last line of progress with its clock, and how long the log went on."""
 
     log_index: int
@@ -68,7 +68,7 @@ class Diagnosis:
     missing_log_description: str = ""
     location: FailureLocation = field(default_factory=FailureLocation)
     raised_in: CodeLocation | None = None
-    stall: StallAfterLastStep | None = None
+    stall: StallAtEnd | None = None
 
     @property
     def damaged_files(self) -> tuple[LogStats, ...]:
@@ -136,7 +136,7 @@ class Diagnosis:
             "lane": candidate.event.writer,
         }
 
-    def _stalled(self, stall: StallAfterLastStep) -> dict[str, Any]:
+    def _stalled(self, stall: StallAtEnd) -> dict[str, Any]:
         return {
             "line": stall.line_number,
             "text": stall.text[:TEXT_LIMIT],
@@ -248,7 +248,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
     )
 
 
-def _find_stall(logs: Sequence[LogEvents]) -> StallAfterLastStep | None:
+def _find_stall(logs: Sequence[LogEvents]) -> StallAtEnd | None:
     """Return where the steps of a job ended, if they ended long before the last line of all of its logs.
 
     Every sign of work counts, served requests too; a log without steps is a server's, which may be idle. Clocks
@@ -275,6 +275,4 @@ def _find_stall(logs: Sequence[LogEvents]) -> StallAfterLastStep | None:
     longest_step_s = max(later - earlier for earlier, later in itertools.pairwise(times))
     if idle_s < max(STALL_S, 3 * longest_step_s):
         return None
-    return StallAfterLastStep(
-        log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, stalled_s=idle_s
-    )
+    return StallAtEnd(log_index=index, line_number=mark.line_number, text=mark.text, clock=mark.clock, stalled_s=idle_s)

@@ -86,7 +86,6 @@ class Event:
 
     @property
     def exceptions_or_line(self) -> tuple[RaisedException, ...]:
-        """Its exceptions, or what its line says alone."""
         line = RaisedException(self.main_line_number, self.exception_name_in_line, self.body, tail=self.tail)
         return self.exceptions or (line,)
 

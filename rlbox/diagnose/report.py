@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlbox.diagnose.candidates import Candidate
-from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, StallAfterLastStep, get_clipped_full_line
+from rlbox.diagnose.diagnosis import UNKNOWN, Diagnosis, StallAtEnd, get_clipped_full_line
 from rlbox.diagnose.root_cause import CausalLink
 from rlbox.i18n import _, join
 from rlbox.secrets.masks import SecretMasker, mask_tokens_and_random_text
@@ -156,7 +156,7 @@ def _format_healthy(diagnosis: Diagnosis) -> str:
     return _("nothing fatal in {count} lines; {ending}").format(count=lines, ending=ending)
 
 
-def _format_stall(diagnosis: Diagnosis, stall: StallAfterLastStep) -> str:
+def _format_stall(diagnosis: Diagnosis, stall: StallAtEnd) -> str:
     return _("but the work stopped at {clock}, {minutes} min before the last line: {place}: {line}").format(
         clock=stall.clock,
         minutes=round(stall.stalled_s / 60),

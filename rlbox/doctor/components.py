@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import duration_text, pad_translated_to_columns
+from rlbox.amounts import duration_text, pad_translated
 from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
@@ -322,7 +322,7 @@ def _list_checks(
 
 
 def format_result(result: ComponentResult) -> str:
-    head = f"{pad_translated_to_columns(_STATE_WORDS[result.state], 7)} {pad_translated_to_columns(result.name, 18)}"
+    head = f"{pad_translated(_STATE_WORDS[result.state], 7)} {pad_translated(result.name, 18)}"
     line = f"{head} {translate(result.detail)}"
     line += f", {duration_text(result.seconds)}" if result.seconds >= 0.1 else ""
     step = translate(_("next: {command}").format(command=result.next_step))

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlbox.errors import MachineError
 from rlbox.i18n import _
-from rlbox.job.plan import RaySubmission
+from rlbox.job.plan import RayJobPlan
 from rlbox.system.http import HttpClient, NoFullResponseError, create_loopback_client, describe_response_error
 
 _TIMEOUT_S = 1.5
@@ -25,7 +25,7 @@ _JOB = ("submission_id", "job_id", "status", "message", "error_type", "driver_ex
 _ACTOR = ("actor_id", "class_name", "name", "state", "pid", "node_id", "death_cause")
 
 
-def fetch_ray_state_or_error(plan: RaySubmission) -> dict[str, Any]:
+def fetch_ray_state_or_error(plan: RayJobPlan) -> dict[str, Any]:
     """Return `version`, `jobs`, `nodes` and `dead_actors` as the head tells them; `error` when it does not answer."""
     facts: dict[str, Any] = {"dashboard": plan.dashboard}
     base = plan.dashboard.rstrip("/")
@@ -93,7 +93,7 @@ def _get_latest_session_dir(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
-def find_job_or_latest_session_dir(plan: RaySubmission) -> Path:
+def find_job_or_latest_session_dir(plan: RayJobPlan) -> Path:
     """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.

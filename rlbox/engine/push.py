@@ -21,7 +21,7 @@ from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _, translate
 from rlbox.system.http import ATTEMPTS, retry
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
-from rlbox.system.progress import ProgressItem, show_progress_or_lines
+from rlbox.system.progress import ProgressItem, show_progress
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
 _PRESENT = re.compile(r"Layer already exists|Mounted from")
@@ -137,7 +137,7 @@ def push_and_verify_image(
     log, ca_bundle = PushLog(), find_custom_ca_bundle_or_empty()
     with (
         Registry(reference.host, plain_http=plain_http, ca_bundle=ca_bundle, on_retry=app.print_status) as registry,
-        show_progress_or_lines(app) as show,
+        show_progress(app) as show,
     ):
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):

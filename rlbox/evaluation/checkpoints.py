@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.foreign import parse_digits, parse_untrusted_json
 from rlbox.gate.files import find_safetensors_problem
 from rlbox.i18n import _, join, translate
@@ -448,7 +448,7 @@ def format_checkpoint_series(all_series: Sequence[CheckpointSeries], *, show_rem
 def _format_one(series: CheckpointSeries, show_removable: bool) -> Iterator[str]:
     head = (_("step"), _("kind"), _("state"), _("size"), _("model"), _("optimizer"), _("hf export"))
     yield series.path
-    yield from (f"  {line}" for line in align_translated_rows([head, *map(_format_row, series.checkpoints)]))
+    yield from (f"  {line}" for line in align_translated([head, *map(_format_row, series.checkpoints)]))
     for checkpoint in series.checkpoints:
         name = checkpoint.path.rpartition("/")[2]
         yield from (f"  {name}: {translate(problem)}" for problem in checkpoint.problems)

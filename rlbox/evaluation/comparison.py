@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import align_translated_rows, count_columns
+from rlbox.amounts import align_translated, count_columns
 from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, exclude_allowed_differences
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
@@ -154,7 +154,7 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
     step = _("{name}, step {step}").format(name=result.name, step=result.step)
     yield translate(step) if result.step >= 0 else result.name
     facts = result.get_name_step_digests()
-    yield from align_translated_rows([(_("  lock:"), facts["lock"]), (_("  weights:"), facts["weights"])])
+    yield from align_translated([(_("  lock:"), facts["lock"]), (_("  weights:"), facts["weights"])])
     rows = [
         (
             suite,
@@ -168,7 +168,7 @@ def format_result(result: EvaluationResult, *, list_unsolved: bool) -> Iterator[
         )
         for suite, scores in result.scores.items()
     ]
-    yield from (f"  {line}" for line in align_translated_rows([_SUITE_COLUMNS, *rows]))
+    yield from (f"  {line}" for line in align_translated([_SUITE_COLUMNS, *rows]))
     for suite in result.scores if list_unsolved else ():
         unsolved = [
             name for name, values in result.get_metric_values_or_empty(suite, ACCEPTED).items() if not any(values)

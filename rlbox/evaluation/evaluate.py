@@ -190,7 +190,7 @@ def _build_lock(
         "suites": {
             suite.name: {
                 "problems": len(problems),
-                "sha256": digest_json([problem.as_json_for_digest() for problem in problems]),
+                "sha256": digest_json([problem.as_digest() for problem in problems]),
             }
             for suite, problems in suites
         },

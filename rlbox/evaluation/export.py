@@ -52,8 +52,6 @@ def require_export_at_or_below(path: Path) -> HfExport:
 
 
 class FileStamp(NamedTuple):
-    """What changes when a file is written."""
-
     path: str
     size: int
     mtime_ns: int

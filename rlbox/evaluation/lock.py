@@ -104,15 +104,13 @@ def diff_locks(first: EvaluationLock, second: EvaluationLock) -> list[LockDiffer
 
 
 def exclude_allowed_differences(
-    differences: Sequence[LockDifference], allowed_fields_or_parents: Sequence[str]
+    differences: Sequence[LockDifference], allowed_fields: Sequence[str]
 ) -> list[LockDifference]:
-    """Return the differences outside of `allowed_fields_or_parents`, each of which covers all fields below it."""
+    """Return the differences outside of `allowed_fields`, each of which covers all fields below it."""
     return [
         difference
         for difference in differences
-        if not any(
-            difference.field == name or difference.field.startswith(f"{name}.") for name in allowed_fields_or_parents
-        )
+        if not any(difference.field == name or difference.field.startswith(f"{name}.") for name in allowed_fields)
     ]
 
 

@@ -195,7 +195,6 @@ def choose_best_and_compare(
 
 
 def choice_to_json(choice: ChosenCheckpoint) -> dict[str, Any]:
-    """Return the content of `best_checkpoint.json`."""
     best = choice.result
     document: dict[str, Any] = {
         "step": best.step,

@@ -68,7 +68,7 @@ def _template(text: str) -> Template:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixEnvironment:
+class FixEnv:
     """The environment that one fix bakes; `path` are directories in front of what a variable has already."""
 
     id: str
@@ -85,7 +85,7 @@ class RenderedFixes:
     """
 
     fixes: tuple[Fix, ...]
-    env_blocks: tuple[FixEnvironment, ...]
+    env_blocks: tuple[FixEnv, ...]
     files: tuple[BakedFile, ...]
     link_target_by_path: Mapping[str, str]
     shm_gib: float
@@ -129,9 +129,7 @@ def render_fixes_or_raise_refusal(catalogue: Sequence[Fix], target: Target, vers
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
-            FixEnvironment(
-                id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items()))
-            )
+            FixEnv(id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items())))
             for fix, bake in reversed(filled)
             if bake.env or bake.path
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rlbox.amounts import align_translated_rows, decimal_and_gib_size_text
+from rlbox.amounts import align_translated, decimal_and_gib_size_text
 from rlbox.fixes.conditions import VersionMap, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.patches import find_package_meeting_patch_requirement
@@ -127,7 +127,7 @@ def fix_catalogue_to_json(fixes: Iterable[Fix]) -> dict[str, Any]:
 
 
 def format_fix_table(fixes: Iterable[Fix]) -> str:
-    return "\n".join(align_translated_rows((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
+    return "\n".join(align_translated((fix.id, get_fix_category(fix), _title(fix)) for fix in fixes))
 
 
 def fix_to_json(fix: Fix) -> dict[str, Any]:
@@ -211,10 +211,10 @@ def format_fix_evaluations(target: str, evaluations: Iterable[FixEvaluation], *,
         lines += [f"  {line}" for row in one.bake_entries for line in _row_lines(row, whole=show_file_contents)]
     advises = _("# {count} more only know a line of a log, and the remedy or that it is benign")
     lines += ["", advises.format(count=len(advice))]
-    lines += align_translated_rows((one.fix.id, _title(one.fix)) for one in advice)
+    lines += align_translated((one.fix.id, _title(one.fix)) for one in advice)
     skips = ngettext("# {count} fix is skipped", "# {count} fixes are skipped", len(left))
     lines += ["", skips.format(count=len(left))]
-    lines += align_translated_rows((one.fix.id, translate(join("; ", one.reasons))) for one in left)
+    lines += align_translated((one.fix.id, translate(join("; ", one.reasons))) for one in left)
     return "\n".join(map(translate, lines))
 
 

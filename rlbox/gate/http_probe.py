@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.job.gate import FinalProbeRule, HttpProbe
+from rlbox.job.gate import FinalProbe, HttpProbe
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.system.http import NoFullResponseError, create_loopback_client, describe_response_error
 from rlbox.system.poller import Poller
@@ -108,9 +108,7 @@ def request_and_find_problem(
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response_or_problem(
-    probe: FinalProbeRule, call_while_waiting: Callable[[], None]
-) -> ProblemOrEmpty:
+def wait_for_expected_response_or_problem(probe: FinalProbe, call_while_waiting: Callable[[], None]) -> ProblemOrEmpty:
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: request_and_find_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:

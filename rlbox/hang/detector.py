@@ -51,21 +51,17 @@ class PhaseStartOrEnd:
 
 
 def merge_phases(
-    job_phases: Sequence[Phase],
-    shipped_phases: Sequence[Phase],
-    overriding_silence_s: float,
-    *,
-    override_shipped_silence: bool,
+    job_phases: Sequence[Phase], shipped_phases: Sequence[Phase], silence_s: float, *, override_shipped_silence: bool
 ) -> tuple[Phase, ...]:
     """Return the phases that a stage may be in, in the order in which they are asked.
 
-    One of the job's own replaces the shipped one of its name. `overriding_silence_s`, where the job states it, is that
+    One of the job's own replaces the shipped one of its name. `silence_s`, where the job states it, is that
     of every shipped phase too.
     """
     names = {phase.name for phase in job_phases}
     kept = [phase for phase in shipped_phases if phase.name not in names]
     if override_shipped_silence:
-        kept = [phase.model_copy(update={"silence_s": overriding_silence_s}) for phase in kept]
+        kept = [phase.model_copy(update={"silence_s": silence_s}) for phase in kept]
     return (*job_phases, *kept)
 
 
@@ -239,7 +235,6 @@ class HangDetector:
 
     @property
     def usual_step_s_or_0(self) -> float:
-        """0 while it is not known."""
         return self._timer.median_interval_s if self._timer.is_interval_known else 0.0
 
     def get_inactivity_s(self, now_s: float) -> float:

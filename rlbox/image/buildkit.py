@@ -23,7 +23,7 @@ from rlbox.i18n import _
 from rlbox.system.command import PIPE, STDOUT, start_command
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.system.progress import ProgressItem, show_progress_or_lines
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.values import Command
 
 BASE_CONTEXT_NAME = "rlbox-base"
@@ -211,14 +211,14 @@ def find_buildx_path_or_raise() -> str:
     )
 
 
-class BuildLogAndDigest(NamedTuple):
+class LogAndDigest(NamedTuple):
     log_path: Path
     manifest_digest: str
 
 
 def build_image(
     target: str, request: BuildRequest, on_step: Callable[[BuildStep], None], print_retry_reason: Callable[[str], None]
-) -> BuildLogAndDigest:
+) -> LogAndDigest:
     """Build and tag the image; `print_retry_reason` is told why a build is repeated that failed by no fault of its own.
 
     Raises WorkFailed: A step failed: names it, quotes its last lines, gives the log's path.
@@ -236,15 +236,13 @@ def build_image(
         command = plan_build_command(request, buildx, str(settings), str(metadata))
         command = replace(command, env={"DOCKER_HOST": resolve_engine_address_opening_tunnel()})
         _build(command, request.tag, log_path, on_step, print_retry_reason)
-        return BuildLogAndDigest(
-            log_path, str(parse_untrusted_json(metadata.read_bytes()).get("containerimage.digest", ""))
-        )
+        return LogAndDigest(log_path, str(parse_untrusted_json(metadata.read_bytes()).get("containerimage.digest", "")))
 
 
 @contextmanager
 def show_build_progress(app: App) -> Iterator[Callable[[BuildStep], None]]:
     """Yield a function to be told of every step that begins or ends; the client's own housekeeping is not shown."""
-    with show_progress_or_lines(app, in_bytes=False) as show:
+    with show_progress(app, in_bytes=False) as show:
 
         def on_step(step: BuildStep) -> None:
             if not step.name.startswith("[internal]") or step.state == "failed":

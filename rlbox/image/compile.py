@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from packaging.utils import parse_wheel_filename
 
-from rlbox.amounts import align_translated_rows, decimal_size_text, duration_text
+from rlbox.amounts import align_translated, decimal_size_text, duration_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import fetch_missing_with_progress
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -351,7 +351,7 @@ def wheel_results_json(target: str, results: Sequence[WheelResult]) -> dict[str,
 
 def format_wheel_results(results: Sequence[WheelResult]) -> str:
     return "\n".join(
-        align_translated_rows(
+        align_translated(
             (
                 one.inputs.name,
                 _("recipe {digest}").format(digest=one.inputs.inputs_sha256[:12]),

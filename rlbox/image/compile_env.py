@@ -29,7 +29,7 @@ from rlbox.image.plan import hash_rootfs_inputs
 from rlbox.system.command import PIPE, STDOUT, ProcessHandle, run_command, run_command_or_raise, start_command
 from rlbox.system.files import cache_path, write_atomic
 from rlbox.system.limits import get_available_memory_bytes
-from rlbox.system.progress import ProgressItem, show_progress_or_lines
+from rlbox.system.progress import ProgressItem, show_progress
 from rlbox.system.safe_files import remove_tree
 from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.compiled import Compile
@@ -436,7 +436,7 @@ def build_wheel_in_namespaces(
         source_subdir=entry.folder,
         create_user_namespace=can_use_user_namespace_or_raise_if_none(),
     )
-    with open(log_path, "wb") as out, show_progress_or_lines(app, in_bytes=False) as show:
+    with open(log_path, "wb") as out, show_progress(app, in_bytes=False) as show:
         process = start_command(command, stdin=PIPE, stdout=out, stderr=STDOUT)
         try:
             code = _follow(process, box / "units.log", show)

@@ -24,9 +24,7 @@ from rlbox.target.target import Target
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
 
 
-def render_compose_files_or_empty(
-    target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]
-) -> dict[str, str]:
+def render_compose_files(target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform:
         return {}
@@ -142,14 +140,14 @@ def render_onstart(
     added_script: str = "",
     upload_dir: str = "",
     *,
-    script_ignores_stack_conflicts: bool = False,
+    ignore_stack_conflicts: bool = False,
 ) -> OnstartScript:
     """Return the on-start script of a target.
 
     `added_script`: Shell text that is carried out at every start, after everything else.
     `upload_dir`: Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without
       rlbox.
-    `script_ignores_stack_conflicts`: Install a stack there that contradicts itself.
+    `ignore_stack_conflicts`: Install a stack there that contradicts itself.
     Raises SpecError: the target is not for vast.ai, or the script is too large even packed.
     """
     require_vast_target(target)
@@ -160,7 +158,7 @@ def render_onstart(
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),
         "sent": upload_dir,
-        "force": script_ignores_stack_conflicts,
+        "force": ignore_stack_conflicts,
     }
     script = render_template(template_dirs, "onstart.sh.j2", values)
     if _fits(script):

@@ -29,7 +29,7 @@ from rlbox.fixes.patches import (
 )
 from rlbox.fixes.render import RenderedFixes, render_fix_check_manifest_json, render_fixes_or_raise_refusal
 from rlbox.i18n import _
-from rlbox.image.forms import render_compose_files_or_empty, render_onstart_files_or_empty
+from rlbox.image.forms import render_compose_files, render_onstart_files_or_empty
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.job.job import load_target_ports_by_job_dot_port
@@ -253,7 +253,7 @@ def plan_image_without_tag(
         tag="",
         rendered_files={
             f"images/{target.name}/Dockerfile": dockerfile,
-            **render_compose_files_or_empty(target, container, template_dirs),
+            **render_compose_files(target, container, template_dirs),
             **render_onstart_files_or_empty(target, template_dirs),
             "Dockerfile.base": _BASE_HEAD + text("base.j2", interpreter="/usr/bin/python3"),
         },

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.config.project import Project
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.engine.connection import connect_engine
@@ -61,7 +61,7 @@ def format_image_size_state_table(images: Sequence[NamedEngineImage]) -> list[st
         if image.containers:
             state = _("{state}; container {container}").format(state=state, container=image.containers[0])
         rows.append((image.display_name, decimal_size_text(image.size), state))
-    return align_translated_rows(rows)
+    return align_translated(rows)
 
 
 def format_would_remove_lines(images: Iterable[NamedEngineImage]) -> list[str]:

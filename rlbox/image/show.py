@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import decimal_size_text, pad_translated_to_columns
+from rlbox.amounts import decimal_size_text, pad_translated
 from rlbox.app import App
 from rlbox.artifacts.relock import get_version_commit_or_empty, list_lock_changes, map_groups_to_image_entries
 from rlbox.engine.connection import connect_engine, find_image
@@ -201,7 +201,7 @@ def _format(image: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _row(label: str, value: str) -> str:
-    return f"{pad_translated_to_columns(label, 8)} {translate(value)}"
+    return f"{pad_translated(label, 8)} {translate(value)}"
 
 
 def _format_group(group: Mapping[str, Any]) -> Iterator[str]:

@@ -304,7 +304,7 @@ class HttpProbe(Rule):
             )
 
 
-class FinalProbeRule(HttpProbe):
+class FinalProbe(HttpProbe):
     """A request made when the command has ended well, while its services still run."""
 
     within_s: Seconds = Field(30.0, description="time limit for the expected response, seconds")
@@ -356,7 +356,7 @@ class Gate(Rule):
     )
     files: tuple[FileRule, ...] = Field((), description="output files that must exist and be complete")
     metrics: tuple[MetricRule, ...] = Field((), description="numbers to check, from a log or a JSON Lines file")
-    probes: tuple[FinalProbeRule, ...] = Field(
+    probes: tuple[FinalProbe, ...] = Field(
         (), description="HTTP requests after the command has passed, while services run"
     )
 

@@ -17,7 +17,7 @@ from rlbox.job.gate import (
     PLAN_CONTEXT,
     BenignRule,
     FileRule,
-    FinalProbeRule,
+    FinalProbe,
     FixBenignRule,
     ForbidRule,
     IgnoredModelText,
@@ -143,7 +143,7 @@ class ServicePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RaySubmission:
+class RayJobPlan:
     """The Ray Jobs API that the stage's command is submitted to; `service` is empty where a cluster's head has it."""
 
     dashboard: str
@@ -168,7 +168,7 @@ class StagePlan:
     env: Mapping[str, str]
     services: tuple[ServicePlan, ...]
     needs: tuple[FileRule, ...]
-    ray: RaySubmission | None
+    ray: RayJobPlan | None
     total_s: float
     silence_s: float
     require: tuple[RequireRule, ...] = ()
@@ -180,7 +180,7 @@ class StagePlan:
     exit_codes: tuple[int, ...] = (0,)
     files: tuple[FileRule, ...] = ()
     metrics: tuple[MetricRule, ...] = ()
-    probes: tuple[FinalProbeRule, ...] = ()
+    probes: tuple[FinalProbe, ...] = ()
     listens: tuple[str, ...] = ()
     own_ray: bool = False
     attempt: int = 1
@@ -315,7 +315,7 @@ def plan_stage(job: Job, stage: Stage, number: int, fill: PlaceholderFiller, run
     services = {service.name: service for service in job.services}
     ray = None
     if stage.ray:
-        ray = RaySubmission(
+        ray = RayJobPlan(
             dashboard=fill.fill_text(f"{where}.ray.dashboard", stage.ray.dashboard),
             service=stage.ray.service,
             temp_dir=fill.fill_text(f"{where}.ray.temp_dir", stage.ray.temp_dir),

@@ -36,8 +36,6 @@ SetBy = Literal["shell", "prefix", "export", "word", "dockerfile", "data"]
 
 @dataclass(frozen=True)
 class VariableSetting:
-    """A variable and the value it gets."""
-
     name: str
     value: str
     position: Position

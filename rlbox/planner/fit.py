@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rlbox.amounts import GIB, align_translated_rows, decimal_size_text, gpu_gib_or_mib_text
+from rlbox.amounts import GIB, align_translated, decimal_size_text, gpu_gib_or_mib_text
 from rlbox.app import App
 from rlbox.engine.gpu_access import parse_gpus_option
 from rlbox.errors import MachineError, SpecError
@@ -65,7 +65,7 @@ def format_needs_lines(needs: RunNeeds, capacity: Capacity) -> list[str]:
     sizes = _format_sizes(capacity.bytes_per_gpu, capacity.host_bytes_per_node, capacity.disk_bytes)
     rows.append((_SOURCES[capacity.source], join(" x ", (capacity.nodes, gpus)), *sizes))
     unchecked = (_("not judged: {text}").format(text=text) for text in describe_unchecked_needs(needs, capacity))
-    return [*align_translated_rows(rows), *map(translate, unchecked)]
+    return [*align_translated(rows), *map(translate, unchecked)]
 
 
 def _format_sizes(gpu_bytes: float, host_bytes: float, disk_bytes: float) -> tuple[str, str, str]:
@@ -85,7 +85,7 @@ def _part_lines(needs: RunNeeds) -> list[str]:
         for name, size in parts.items()
         if size >= _SHOWN
     ]
-    return align_translated_rows(rows) if rows else []
+    return align_translated(rows) if rows else []
 
 
 def format_shortages(nonempty_shortages: Sequence[Shortage]) -> str:
@@ -398,7 +398,7 @@ def format_budget_lines(hours: Sequence[StageHours], price: TotalHourlyPrice | N
     rows += [(row.stage, _range(row.low, row.high), row.basis) for row in hours]
     low, high = sum_known_hours(hours)
     if not high:
-        return [*align_translated_rows(rows), translate(_("total hours: not known; run the job once"))]
+        return [*align_translated(rows), translate(_("total hours: not known; run the job once"))]
     unknown = [row.stage for row in hours if row.low is None]
     total = (
         _("total hours: {hours}, without {stages}").format(hours=_range(low, high), stages=", ".join(unknown))
@@ -412,7 +412,7 @@ def format_budget_lines(hours: Sequence[StageHours], price: TotalHourlyPrice | N
             hourly=_range(price.low_usd, price.high_usd),
             basis=price.basis,
         )
-    return [*align_translated_rows(rows), translate(total), translate(cost)]
+    return [*align_translated(rows), translate(total), translate(cost)]
 
 
 def _range(low: float | None, high: float | None) -> str:

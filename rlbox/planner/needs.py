@@ -143,13 +143,13 @@ class RunNeeds:
     mismatched_model_sizes: tuple[str, ...] = ()
 
     @property
-    def disk_bytes_by_stage_dot_part(self) -> dict[str, float]:
+    def disk_bytes_by_stage_part(self) -> dict[str, float]:
         return {f"{row.stage}.{part}": size for row in self.stages for part, size in row.disk.items() if size}
 
     @property
     def total_disk_bytes(self) -> float:
         """What all stages leave on the data disk."""
-        return sum(self.disk_bytes_by_stage_dot_part.values())
+        return sum(self.disk_bytes_by_stage_part.values())
 
 
 class FitsFormulaEvaluator:
@@ -256,9 +256,7 @@ def find_shortages(needs: RunNeeds, room: Capacity) -> tuple[Shortage, ...]:
     for row in needs.stages:
         found += _check_stage(row, room)
     if room.disk_bytes and needs.total_disk_bytes > room.disk_bytes:
-        text = _describe_lack(
-            _("the data disk"), needs.disk_bytes_by_stage_dot_part, room.disk_bytes, decimal_size_text
-        )
+        text = _describe_lack(_("the data disk"), needs.disk_bytes_by_stage_part, room.disk_bytes, decimal_size_text)
         found.append(Shortage("disk", "", text))
     return tuple(found)
 

@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlbox.amounts import pad_translated_to_columns
+from rlbox.amounts import pad_translated
 from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, get_main_docs_url
@@ -53,12 +53,12 @@ def solve_or_find_conflict(problem: StackProblem) -> StackVerdict:
 
     What no version can repair comes first: a machine or a base whose own properties contradict each other.
     """
-    versions = solve(problem.list_candidates(problem.constraints), problem.facts)
+    versions = solve(problem.candidates(problem.constraints), problem.facts)
     if versions is not None:
         return StackVerdict(versions=versions)
     fixed: tuple[str, ...] = MACHINE
     given = tuple(one for one in problem.constraints if not one.own)
-    if solve(problem.list_candidates(given), problem.facts) is None:
+    if solve(problem.candidates(given), problem.facts) is None:
         fixed = ("arch", "datacenter", "glibc")
         problem = replace(problem, constraints=tuple(one._replace(own=True) for one in given))
     facts, constraints = _find_smallest_contradiction(problem)
@@ -72,9 +72,9 @@ def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[CompatFac
     # facts that speak of nothing else than what is fixed explain best: what is last is kept
     fixed = {one.name for one in problem.constraints}
     facts = sorted(problem.facts, key=lambda fact: fixed.issuperset(one.name for one in fact.conditions()))
-    domains = problem.list_candidates(problem.constraints)
+    domains = problem.candidates(problem.constraints)
     needed = _minimize(facts, lambda rows: solve(domains, rows) is None)
-    return needed, _minimize(problem.constraints, lambda rows: solve(problem.list_candidates(rows), needed) is None)
+    return needed, _minimize(problem.constraints, lambda rows: solve(problem.candidates(rows), needed) is None)
 
 
 def _minimize(items: Sequence[_Item], contradict: Callable[[Sequence[_Item]], bool]) -> tuple[_Item, ...]:
@@ -114,10 +114,8 @@ def _find_nearest_change(
     problem: StackProblem, names: tuple[str, ...], may_be_absent: bool
 ) -> tuple[int, NewVersions] | None:
     """Return the nearest versions of `names` with which all the rest fits, and how many versions lie in between."""
-    domains = dict(
-        problem.list_candidates([one for one in problem.constraints if one.name not in names or not one.own])
-    )
-    before = problem.list_candidates(problem.constraints)
+    domains = dict(problem.candidates([one for one in problem.constraints if one.name not in names or not one.own]))
+    before = problem.candidates(problem.constraints)
     for name in names:
         with_facts = problem.versions_with_facts.get(name)
         offered = [one for one in domains[name] if one and (not with_facts or one in with_facts)]
@@ -189,8 +187,7 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
     where = {one.name: one.where for one in problem.constraints}
     shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
     rows = [
-        f"  {pad_translated_to_columns(_TITLES.get(name, name), 28)} {version:<16} "
-        + translate(where.get(name, _("follows")))
+        f"  {pad_translated(_TITLES.get(name, name), 28)} {version:<16} {translate(where.get(name, _('follows')))}"
         for name, version in verdict.versions.items()
         if version and name in shown
     ]

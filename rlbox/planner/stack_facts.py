@@ -121,7 +121,7 @@ class StackProblem:
     versions_with_facts: Mapping[str, tuple[str, ...]]
     names_without_facts: tuple[str, ...]
 
-    def list_candidates(self, constraints: Iterable[Constraint]) -> VersionsByName:
+    def candidates(self, constraints: Iterable[Constraint]) -> VersionsByName:
         """Return what each name may be under some constraints; what none of them names is rather not there."""
         ranges: dict[str, list[str]] = {}
         for constraint in constraints:

@@ -26,7 +26,6 @@ class Condition(NamedTuple):
         return f"{'!' * self.must_be_absent}{self.name}{self.version_range}"
 
     def holds(self, version_or_empty: str) -> bool:
-        """Return whether it holds for a version; an empty one says that `name` is not there."""
         if not version_or_empty or self.must_be_absent:
             return self.must_be_absent and not version_or_empty
         return not self.version_range or is_in_range(self.version_range, version_or_empty)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from rlbox.amounts import pad_translated_to_columns
+from rlbox.amounts import pad_translated
 from rlbox.findings import Finding
 from rlbox.i18n import _, join, translate
 from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_joining_paths
@@ -138,7 +138,7 @@ class PathChange(NamedTuple):
         kept = _("; existing files are kept") if self.keeps_backup else ""
         why = f" ({translate(self.reason)})" if self.reason else ""
         change = f"{translate(self.old_description)} -> {translate(self.new_description)}"
-        return f"{pad_translated_to_columns(_KINDS[self.kind], 11)} {self.path}: {change}{translate(kept)}{why}"
+        return f"{pad_translated(_KINDS[self.kind], 11)} {self.path}: {change}{translate(kept)}{why}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +292,7 @@ def _format_skipped_lines(skipped: Sequence[SkippedItem]) -> Iterator[str]:
     for reason in dict.fromkeys(row.reason for row in skipped):
         names = sorted({row.item for row in skipped if row.reason == reason})
         items = join(", ", names)
-        yield f"{pad_translated_to_columns(_('left out'), 11)} {translate(items)}: {translate(reason)}"
+        yield f"{pad_translated(_('left out'), 11)} {translate(items)}: {translate(reason)}"
 
 
 def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[SkippedItem]) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _format_finding_lines(findings: Iterable[Finding], skipped: Sequence[Skipped
         note = translate(_(" (only in part on this machine)")) if row.id in partial else ""
         step = translate(_("next: {command}").format(command=_(row.remedy)))
         seen = translate(_(row.seen or row.title))
-        yield f"{pad_translated_to_columns(_('fails'), 11)} {row.id}{note}: {seen}\n{'':<12}{step}"
+        yield f"{pad_translated(_('fails'), 11)} {row.id}{note}: {seen}\n{'':<12}{step}"
 
 
 def _steps_to_json(steps: Iterable[PathChange]) -> list[dict[str, Any]]:
@@ -358,7 +358,7 @@ def format_apply_result_output(
         text = _("{target}  applied, {count} changes: {held} of {checks} checks hold")
     held = count - len(findings)
     lines = [translate(text.format(target=desired.target, count=len(steps), held=held, checks=count))]
-    lines += [f"{pad_translated_to_columns(_('kept'), 11)} {path}" for path in kept]
+    lines += [f"{pad_translated(_('kept'), 11)} {path}" for path in kept]
     lines += [*_format_skipped_lines(skipped), *_format_finding_lines(findings, skipped)]
     data = {
         "target": desired.target,

@@ -17,20 +17,18 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def keep_allowed_variables_and_system_path(
-    shell_env: Mapping[str, str], driver_library_dirs: Collection[str] = ()
+    shell_env: Mapping[str, str], driver_dirs: Collection[str] = ()
 ) -> dict[str, str]:
     """Return what a run in place keeps of a shell's environment, as a container has nothing of it.
 
     Folders of PATH stay where they are the system's own: those of conda, or of another virtual environment, would
     bring their compilers and programs.
 
-    `driver_library_dirs`: Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
+    `driver_dirs`: Folders of LD_LIBRARY_PATH that hold the GPU driver's library; all others are left out.
     """
     kept = {name: text for name, text in shell_env.items() if INHERITED_NAME.match(name)}
     folders = [folder for folder in shell_env.get("PATH", "").split(":") if folder.startswith(_SYSTEM)]
-    found = [
-        folder for folder in shell_env.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in driver_library_dirs
-    ]
+    found = [folder for folder in shell_env.get("LD_LIBRARY_PATH", "").split(":") if folder and folder in driver_dirs]
     libraries = {"LD_LIBRARY_PATH": ":".join(found)} if found else {}
     path = ":".join(dict.fromkeys([*folders, *SYSTEM_PATH.split(":")]))
     return {**kept, "PATH": path, **libraries}

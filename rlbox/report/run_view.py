@@ -20,7 +20,7 @@ from rlbox.amounts import (
     duration_text,
     duration_text_precise_below_minute,
     gpu_gib_or_mib_text,
-    pad_translated_to_columns,
+    pad_translated,
     zoned_iso_to_unix,
 )
 from rlbox.gate.line_rules import HELD_UNLESS_BROKEN
@@ -255,7 +255,7 @@ def _stage(stage: StageState, width: int, now_s: float) -> Text:
 
 
 def _padded_state(stage: StageState) -> str:
-    return pad_translated_to_columns(translate(_(stage.state)).upper(), 11)
+    return pad_translated(translate(_(stage.state)).upper(), 11)
 
 
 def _details(facts: RunSnapshot, now_s: float) -> Iterable[tuple[str, str]]:
@@ -349,7 +349,7 @@ def _gpus(sample: ResourceSample) -> str:
 def _detail(label: str, text: str) -> Text:
     shown = sanitize_for_terminal(translate(text))
     style = "red" if label == "waits" and "BROKEN" in text else "dim" if label == "log" else ""
-    return Text.assemble((pad_translated_to_columns(label, _LABEL_WIDTH), "dim"), (shown, style))
+    return Text.assemble((pad_translated(label, _LABEL_WIDTH), "dim"), (shown, style))
 
 
 def _format_gate_count(stage: StageState) -> str:

@@ -51,7 +51,7 @@ from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, resolve_local_run_store
 from rlbox.run.docker import PreparedDocker, bytecode_dir_relative_to_data_disk, require_devices_and_choose_gpus
-from rlbox.ssh.tunnel import probe_remote_engine_host
+from rlbox.ssh.tunnel import probe_remote_engine
 from rlbox.target.target import load_target
 from rlbox.values import Secret
 
@@ -250,7 +250,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
         with contextlib.closing(NodeFailureMonitor(cluster)) as monitor:
             try:
                 engine = head.engine_url
-                tunnel = probe_remote_engine_host(engine, head.machine.engine_socket, head.run_shell)
+                tunnel = probe_remote_engine(engine, head.machine.engine_socket, head.run_shell)
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise MachineError(

@@ -93,7 +93,7 @@ for name, offset, size in files:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoteFileInfo:
+class RemoteStat:
     """A regular file: `path` below the base directory, `size` in bytes, `mtime` in whole seconds since 1970.
 
     `sha256` is of the first `size` bytes; empty where it was not computed.
@@ -104,14 +104,14 @@ class RemoteFileInfo:
     mtime: int
     sha256: str = ""
 
-    def is_unchanged_since(self, earlier: RemoteFileInfo | None) -> bool:
+    def is_unchanged_since(self, earlier: RemoteStat | None) -> bool:
         return earlier is not None and (self.path, self.size, self.mtime) == (earlier.path, earlier.size, earlier.mtime)
 
 
 class Listing(NamedTuple):
     """`errors` are lines about what could not be read."""
 
-    files: tuple[RemoteFileInfo, ...]
+    files: tuple[RemoteStat, ...]
     errors: tuple[str, ...]
 
 
@@ -130,7 +130,7 @@ def parse_remote_file_listing(json_lines: str) -> Listing:
         try:
             record = parse_untrusted_json(line)
             path, error = str(record["path"]), record.get("trouble")
-            file = RemoteFileInfo(
+            file = RemoteStat(
                 path=path, size=int(record["size"]), mtime=int(record["mtime"]), sha256=str(record.get("sha256", ""))
             )
         except (ValueError, KeyError, TypeError) as problem:
@@ -145,13 +145,13 @@ def parse_remote_file_listing(json_lines: str) -> Listing:
     return Listing(tuple(files), tuple(errors))
 
 
-def total_bytes(files: Iterable[RemoteFileInfo]) -> int:
+def total_bytes(files: Iterable[RemoteStat]) -> int:
     return sum(file.size for file in files)
 
 
 def _fetch_files_yield_verified(
-    shell: SshConnection, base: str, files: Sequence[RemoteFileInfo], directory: Path, report: ReportBytes
-) -> Iterator[RemoteFileInfo]:
+    shell: SshConnection, base: str, files: Sequence[RemoteStat], directory: Path, report: ReportBytes
+) -> Iterator[RemoteStat]:
     """Fetch files to `directory` in one stream, each continuing what an earlier call fetched of it.
 
     Yield each whose sha256 is right; what arrived of the others is removed.
@@ -223,23 +223,21 @@ class DownloadDirectory:
         self.path = path or Path(str(saved.get("folder", "")))
         self._verified = {}
         if str(saved.get("folder")) == str(self.path):
-            self._verified = {str(file["path"]): RemoteFileInfo(**file) for file in saved.get("files", ())}
+            self._verified = {str(file["path"]): RemoteStat(**file) for file in saved.get("files", ())}
 
     @property
     def has_recorded_verified_files(self) -> bool:
         return bool(self._verified)
 
-    def find_unverified(self, files: Iterable[RemoteFileInfo]) -> list[RemoteFileInfo]:
+    def find_unverified(self, files: Iterable[RemoteStat]) -> list[RemoteStat]:
         return [file for file in files if not self._has(file)]
 
-    def _has(self, file: RemoteFileInfo) -> bool:
+    def _has(self, file: RemoteStat) -> bool:
         path = self.path / file.path
         unchanged = file.is_unchanged_since(self._verified.get(file.path))
         return unchanged and path.is_file() and path.stat().st_size == file.size
 
-    def fetch_verified(
-        self, shell: SshConnection, base: str, files: Sequence[RemoteFileInfo], report: ReportBytes
-    ) -> None:
+    def fetch_verified(self, shell: SshConnection, base: str, files: Sequence[RemoteStat], report: ReportBytes) -> None:
         """Fetch files; each is recorded once it is verified, so that an interrupted call is continued by the next."""
         free, need = free_bytes_or_0(self.path), total_bytes(files)
         if free < need:

@@ -36,7 +36,7 @@ class EngineTunnelInfo:
     remote_state_directory: str
 
 
-def probe_remote_engine_host(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnelInfo:
+def probe_remote_engine(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnelInfo:
     """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
     uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
     return EngineTunnelInfo(
@@ -69,9 +69,7 @@ def open_engine_tunnel(url: str) -> EngineTunnelInfo:
         atexit.register(connection.__exit__)
         connection.forward_socket(str(local), socket)
         error_text = _("the engine's socket is not found")
-        return probe_remote_engine_host(
-            f"unix://{local}", socket, lambda text: connection.check_output(text, error_text)
-        )
+        return probe_remote_engine(f"unix://{local}", socket, lambda text: connection.check_output(text, error_text))
     except SshClientMissing as error:
         raise EngineError(error.what, where=url, next_step=error.next_step) from error
     except MachineError as error:

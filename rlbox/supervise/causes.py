@@ -7,8 +7,8 @@ from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or
 from rlbox.gate.files import FileCheckResult
 from rlbox.gate.line_rules import ForbiddenLineMatch, RequiredLineTracker, RuleViolation
 from rlbox.i18n import _, join
-from rlbox.job.gate import FileRule, FinalProbeRule, MetricRule
-from rlbox.job.plan import RayNodeAddress, RaySubmission, RunCluster, ServicePlan, StagePlan
+from rlbox.job.gate import FileRule, FinalProbe, MetricRule
+from rlbox.job.plan import RayJobPlan, RayNodeAddress, RunCluster, ServicePlan, StagePlan
 from rlbox.supervise.ray_jobs import RayJobInfo
 
 _RAY_EXITED = "Job entrypoint command failed with exit code"  # says nothing that the exit code does not
@@ -54,7 +54,7 @@ def explain_line_missing_after_exit_0(stage: StagePlan, missing: RequiredLineTra
     )
 
 
-def explain_failed_probe(stage: StagePlan, probe: FinalProbeRule, problem: str) -> Cause:
+def explain_failed_probe(stage: StagePlan, probe: FinalProbe, problem: str) -> Cause:
     return _make_cause(
         "probe",
         _("stage {stage} ended well, but {request}{why} was not answered as told: {problem}"),
@@ -134,7 +134,7 @@ def explain_unresponsive_service(stage: StagePlan, service: ServicePlan, last_pr
     )
 
 
-def explain_failed_ray_job(stage: StagePlan, ray: RaySubmission, info: RayJobInfo) -> Cause:
+def explain_failed_ray_job(stage: StagePlan, ray: RayJobPlan, info: RayJobInfo) -> Cause:
     what = _("Ray job {job} of stage {stage} ended {status}")
     what = what.format(job=ray.submission_id, stage=stage.name, status=info.status)
     if info.exit_code is not None:

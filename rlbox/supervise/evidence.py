@@ -24,7 +24,7 @@ from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
 from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_or_latest_session_dir
 from rlbox.errors import RlboxError
-from rlbox.job.plan import RaySubmission, RunPlan, StagePlan
+from rlbox.job.plan import RayJobPlan, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
 from rlbox.record.state import StageState
 from rlbox.secrets.masks import SecretMasker
@@ -250,7 +250,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
     return "".join(rows)
 
 
-def _collect_ray_log_text(ray: RaySubmission) -> str:
+def _collect_ray_log_text(ray: RayJobPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line."""
     folder = (find_job_or_latest_session_dir(ray) / "logs").resolve()
     try:

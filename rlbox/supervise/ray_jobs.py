@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.doctor.ray_state import create_ray_client, find_job_or_latest_session_dir
-from rlbox.job.plan import RaySubmission
+from rlbox.job.plan import RayJobPlan
 from rlbox.system.http import NoFullResponseError, describe_response_error
 from rlbox.system.poller import Poller
 from rlbox.system.safe_files import replace_file
@@ -44,9 +44,7 @@ class RayJobInfo:
 
 
 class SubmittedRayJob:
-    def __init__(
-        self, plan: RaySubmission, argv: tuple[str, ...], env: Mapping[str, str], shell_prefix: str = ""
-    ) -> None:
+    def __init__(self, plan: RayJobPlan, argv: tuple[str, ...], env: Mapping[str, str], shell_prefix: str = "") -> None:
         self._plan = plan
         self._submission: RayJobInfo | None = None
         self._body = {
@@ -89,7 +87,7 @@ class SubmittedRayJob:
         return _query_job(self._plan)
 
 
-def find_driver_log_path(plan: RaySubmission) -> Path:
+def find_driver_log_path(plan: RayJobPlan) -> Path:
     return find_job_or_latest_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
@@ -106,7 +104,7 @@ def write_secrets_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) ->
     return f". {name} && rm -f {name} && exec "
 
 
-def _query_job(plan: RaySubmission, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
+def _query_job(plan: RayJobPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     try:
         with create_ray_client(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
@@ -123,7 +121,7 @@ def _query_job(plan: RaySubmission, timeout_s: float = _TIMEOUT_S) -> RayJobInfo
     )
 
 
-def _submit(plan: RaySubmission, body: Mapping[str, Any]) -> RayJobInfo:
+def _submit(plan: RayJobPlan, body: Mapping[str, Any]) -> RayJobInfo:
     headers = {"Content-Type": "application/json"}
     try:
         with create_ray_client(_SUBMIT_S) as http:
@@ -136,5 +134,5 @@ def _submit(plan: RaySubmission, body: Mapping[str, Any]) -> RayJobInfo:
     return RayJobInfo(status=PENDING)
 
 
-def _jobs(plan: RaySubmission) -> str:
+def _jobs(plan: RayJobPlan) -> str:
     return f"{plan.dashboard.rstrip('/')}/api/jobs/"

@@ -35,9 +35,7 @@ def stop_retained_services(context: StageContext) -> None:
         context.processes.stop(kept.service.child)
         if kept.output_fd is not None:
             os.close(kept.output_fd)
-        context.journal.update_service_logging_new_state(
-            kept.stage, name, state="stopped", exit_code=kept.service.child.poll()
-        )
+        context.journal.update_and_log_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
     context.retained.clear()
 
 

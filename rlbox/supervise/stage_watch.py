@@ -192,16 +192,14 @@ class StageWatch:
 
     def record_stage_and_gate(self, **changes: object) -> None:
         self._recorded = self.gate.events.revision
-        self._context.journal.update_stage_logging_new_state(
-            self._stage.name, gate=self.gate.copy_rule_states(), **changes
-        )
+        self._context.journal.update_and_log_stage(self._stage.name, gate=self.gate.copy_rule_states(), **changes)
 
     def _record_gate_if_changed(self) -> None:
         if self.gate.events.revision != self._recorded:
             self.record_stage_and_gate()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
-        self._context.journal.update_service_logging_new_state(self._stage.name, service.plan.name, **changes)
+        self._context.journal.update_and_log_service(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)

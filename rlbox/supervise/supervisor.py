@@ -109,7 +109,7 @@ def _carry_out_stages_and_end_all(context: StageContext) -> Cause | None:
 def _carry_out_stages(context: StageContext) -> Cause | None:
     waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
     if absent := _check_fixes(context) if waiting else None:
-        context.journal.update_stage_logging_new_state(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        context.journal.update_and_log_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(context, absent)
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
@@ -147,13 +147,11 @@ def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
     failure = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if failure is None:
-        context.journal.update_stage_logging_new_state(stage.name, state="passed", ended_at=utc_now(), seconds=took)
+        context.journal.update_and_log_stage(stage.name, state="passed", ended_at=utc_now(), seconds=took)
         return None
     state: StageStatus = "interrupted" if failure.cause.kind == "interrupted" else "failed"
     cause = failure.cause if state == "interrupted" else _write_evidence_and_find_cause(context, failure)
-    context.journal.update_stage_logging_new_state(
-        stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took
-    )
+    context.journal.update_and_log_stage(stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took)
     return cause
 
 
@@ -174,6 +172,6 @@ def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure)
 def _end_stages(context: StageContext, cause: Cause) -> None:
     for state in context.journal.state.stages:
         if state.state == "waiting":
-            context.journal.update_stage_logging_new_state(state.name, state="not started")
+            context.journal.update_and_log_stage(state.name, state="not started")
         elif state.state in ("starting", "running"):
-            context.journal.update_stage_logging_new_state(state.name, state="failed", ended_at=utc_now(), cause=cause)
+            context.journal.update_and_log_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)

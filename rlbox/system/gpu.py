@@ -16,7 +16,7 @@ FIRMWARE_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its
 _SHARE_WINDOW_S = 5.0
 
 
-class ProcessUtilization(NamedTuple):
+class GpuUsage(NamedTuple):
     """What a process had of a GPU of late: percent of its computing time, and of that of its memory."""
 
     pid: int
@@ -43,7 +43,7 @@ class GpuStatus:
     memory_utilization: int = 0
     uncorrected_errors: int = 0
     arch: str = ""
-    shares: tuple[ProcessUtilization, ...] = ()
+    shares: tuple[GpuUsage, ...] = ()
 
     @property
     def power_ratio(self) -> float:
@@ -177,13 +177,11 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     )
 
 
-def _read_shares(nvml: Any, device: Any) -> tuple[ProcessUtilization, ...]:
+def _read_shares(nvml: Any, device: Any) -> tuple[GpuUsage, ...]:
     since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
     except nvml.NVMLError:  # "not found" where no process used it
         return ()
     newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-    return tuple(
-        ProcessUtilization(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items())
-    )
+    return tuple(GpuUsage(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))

@@ -31,9 +31,7 @@ class ProgressItem:
 
 
 @contextmanager
-def show_progress_or_lines(
-    app: App, *, in_bytes: bool = True, total_bytes: int = 0
-) -> Iterator[Callable[[ProgressItem], None]]:
+def show_progress(app: App, *, in_bytes: bool = True, total_bytes: int = 0) -> Iterator[Callable[[ProgressItem], None]]:
     """Yield a function to be told of every change of a thing.
 
     `in_bytes`: Things have a size; else it is their seconds that count.

@@ -104,7 +104,7 @@ class ChildProcess:
     def poll(self) -> int | None:
         return self._popen.poll()
 
-    def find_tree_and_session_pids(self, table: Mapping[int, Process]) -> set[int]:
+    def find_session_pids(self, table: Mapping[int, Process]) -> set[int]:
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
         # of an id that was given to another process the session is empty, too
@@ -150,15 +150,13 @@ class RunProcesses:
 
     def list_tree_and_session_pids(self, child: ChildProcess) -> set[int]:
         table = probe_processes()
-        return child.find_tree_and_session_pids(table) & table.keys()
+        return child.find_session_pids(table) & table.keys()
 
     def reap_orphans_and_list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids by part, `other` for orphans, by the tree alone, which is cheap; reap orphans that ended."""
         table = probe_processes()
         self._reap_orphans(table)
-        parts = {
-            c.part: c.find_tree_and_session_pids(table) & table.keys() for c in tuple(self._children) if c.pid in table
-        }
+        parts = {c.part: c.find_session_pids(table) & table.keys() for c in tuple(self._children) if c.pid in table}
         parts["other"] = (self._find_own_trees(table) & table.keys()).difference(*parts.values())
         return {part: pids for part, pids in parts.items() if pids}
 
@@ -181,7 +179,7 @@ class RunProcesses:
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_env_marks(child.stage), PART_MARK: child.part}
-        return child.find_tree_and_session_pids(table) | find_own_pids_by_env(table, marks)
+        return child.find_session_pids(table) | find_own_pids_by_env(table, marks)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None

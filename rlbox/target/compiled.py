@@ -75,7 +75,6 @@ class Compile(SpecModel):
         return tuple(sorted(self.archs or (hardware_arch,))) if self.cuda else ()
 
     def find_spec_errors(self, hardware_arch: str, stack_index_packages: frozenset[str]) -> list[str]:
-        """Return what is wrong with it on its target."""
         name, archs = self.name, self.archs or ((hardware_arch,) if hardware_arch else ())
         errors = []
         if self.distribution_name in stack_index_packages:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import align_translated_rows, decimal_size_text
+from rlbox.amounts import align_translated, decimal_size_text
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.target.target import Target
@@ -80,10 +80,8 @@ class Offer:
         return {name: round(part, 4) if isinstance(part, float) else part for name, part in asdict(self).items()}
 
 
-def make_offer_filter(
-    target: Target, docker_options: Mapping[str, str], overriding_hourly_usd_limit: float = 0.0
-) -> OfferFilter:
-    """Return what a target needs of an offer; an `overriding_hourly_usd_limit` above 0 overrides its own limit.
+def make_offer_filter(target: Target, docker_options: Mapping[str, str], hourly_usd_limit: float = 0.0) -> OfferFilter:
+    """Return what a target needs of an offer; an `hourly_usd_limit` above 0 overrides its own limit.
 
     `docker_options` is the platform's object, which names ports. Fields: `offers_fields` of vastai 1.9.1; `gpu_ram`
     is that of one card, and `reliability2` is no field of a search any more (vast-ai/base-image commits 1b67a9b,
@@ -97,7 +95,7 @@ def make_offer_filter(
             where=f"images/{target.name}/target.toml: hardware",
             next_step=_("set hardware.gpus, and hardware.gpu or vast.gpu_name"),
         )
-    max_hourly_usd = overriding_hourly_usd_limit or target.vast.max_price
+    max_hourly_usd = hourly_usd_limit or target.vast.max_price
     conditions = (
         ("num_gpus", "=", hardware.gpus),
         ("gpu_name", "=", name),
@@ -201,4 +199,4 @@ def format_offer_table(offers: Sequence[Offer]) -> str:
         )
         for offer in offers
     ]
-    return "\n".join(align_translated_rows([head, *rows]))
+    return "\n".join(align_translated([head, *rows]))

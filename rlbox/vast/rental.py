@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rlbox.amounts import decimal_size_text, pad_translated_to_columns
+from rlbox.amounts import decimal_size_text, pad_translated
 from rlbox.app import App
 from rlbox.engine.reference import parse_reference
 from rlbox.engine.registry_client import Registry
@@ -147,7 +147,7 @@ class RentalQuote:
         rows += [(_("onstart"), _("{count} characters").format(count=len(request.onstart)))]
         rows += [(_("query"), self.needs.to_query())]
         rows += [(_("cost"), line) for line in self.format_cost_lines()]
-        return "\n".join(f"{pad_translated_to_columns(key, 8)} {translate(value)}" for key, value in rows)
+        return "\n".join(f"{pad_translated(key, 8)} {translate(value)}" for key, value in rows)
 
     def format_cost_lines(self) -> list[str]:
         if (offer := self.offer) is None:
@@ -206,7 +206,7 @@ def render_target_onstart(
     render_fixes_or_raise_refusal(loaded.all_fixes, loaded.target, versions)  # for what they refuse
     folders = app.project.template_dirs()
     return render_onstart(
-        loaded.target, folders, agent_start_script, upload_dir, script_ignores_stack_conflicts=ignore_conflicts
+        loaded.target, folders, agent_start_script, upload_dir, ignore_stack_conflicts=ignore_conflicts
     )
 
 

@@ -16,7 +16,7 @@ from freeport import free_port as free_port
 
 import rlbox.supervise.failure_report  # noqa: F401
 from rlbox.job.gate import FileRule, ForbidRule, Ready, RequireRule
-from rlbox.job.plan import ProcessPaths, RaySubmission, RunCluster, RunPlan, ServicePlan, StagePlan
+from rlbox.job.plan import ProcessPaths, RayJobPlan, RunCluster, RunPlan, ServicePlan, StagePlan
 from rlbox.record.state import RunState, StageState, load_run_state
 from rlbox.supervise import __main__ as supervise
 from rlbox.system.process_table import is_own_process_with_env, probe_processes
@@ -146,7 +146,7 @@ class Bench:
         *,
         services: tuple[ServicePlan, ...] = (),
         needs: tuple[FileRule, ...] = (),
-        ray: RaySubmission | None = None,
+        ray: RayJobPlan | None = None,
         require: tuple[RequireRule, ...] = (),
         forbid: tuple[ForbidRule, ...] = (),
         files: tuple[FileRule, ...] = (),

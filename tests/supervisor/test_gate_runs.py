@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from supervised import SERVER, Bench, file_rule, free_port, python, service
 
-from rlbox.job.gate import FinalProbeRule, MetricRule, RequireRule
+from rlbox.job.gate import FinalProbe, MetricRule, RequireRule
 
 WAIT = "import time; time.sleep(60)"
 ANSWER = b'{"ok": "fine"}'
@@ -67,7 +67,7 @@ def test_files_of_a_stage_that_is_attempted_again_must_be_new(bench: Bench, tmp_
 def test_probes_while_the_services_run(bench: Bench, answer: bytes, fields: dict[str, str], problem: str) -> None:
     port = free_port()
     server = python(SERVER.replace(repr(ANSWER), repr(answer)), str(port))
-    probe = FinalProbeRule(url=f"http://127.0.0.1:{port}/generate", within_s=3.0 if problem else 30.0, **fields)  # type: ignore[arg-type]
+    probe = FinalProbe(url=f"http://127.0.0.1:{port}/generate", within_s=3.0 if problem else 30.0, **fields)  # type: ignore[arg-type]
     work = service("server", port, server, contains="")
     if b"error" in answer:  # such a service is not ready at all
         bench.stage("train", python("pass"), services=(service("server", port, server, contains="", start_s=6.0),))

@@ -14,7 +14,7 @@ from pathlib import Path
 from supervised import Bench, free_port, line_rule, python, wait_for
 from test_ray_stage import HEAD
 
-from rlbox.job.plan import RayNodeAddress, RaySubmission, RunCluster
+from rlbox.job.plan import RayJobPlan, RayNodeAddress, RunCluster
 
 NODE = "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); time.sleep(600)"
 NEXT = "rlbox cluster up pair brings back what died, rlbox run --resume {} --place cluster --target pair goes on"
@@ -84,9 +84,7 @@ def test_a_job_gets_its_secrets_and_they_are_left_nowhere(bench: Bench, tmp_path
     secret = "qX7vR2pL9sKd4TzW"
     bench.secrets = {"API_KEY": secret}
     show = "import os; print('has', len(os.environ['API_KEY']), os.environ['API_KEY'])"
-    ray = RaySubmission(
-        dashboard=f"http://127.0.0.1:{port}", service="", temp_dir=str(folder), submission_id="run-train"
-    )
+    ray = RayJobPlan(dashboard=f"http://127.0.0.1:{port}", service="", temp_dir=str(folder), submission_id="run-train")
     bench.stage("train", python(show), ray=ray, require=(line_rule("^has 16"),), secrets=("API_KEY",))
     try:
         with nodes(bench, "a"):

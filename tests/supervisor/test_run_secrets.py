@@ -20,7 +20,7 @@ from supervised import SERVER, Bench, Supervisor, free_port, line_rule, python, 
 from test_ray_stage import HEAD
 
 from rlbox.job.gate import Ready
-from rlbox.job.plan import RaySubmission
+from rlbox.job.plan import RayJobPlan
 from rlbox.provision.provision import StageEnvironment
 from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_dir import load_plan_file
@@ -152,9 +152,7 @@ def test_a_ray_head_has_those_of_the_stage_whose_job_it_takes(planted: Bench, tm
     port = free_port()
     head = service("ray", port, python(HAS + HEAD, str(port), str(tmp_path), ""), contains="")
     head = replace(head, ready=Ready(url=f"http://127.0.0.1:{port}/api/jobs/"))
-    ray = RaySubmission(
-        dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run"
-    )
+    ray = RayJobPlan(dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run")
     planted.stage("with", python(HAS), services=(head,), ray=ray, secrets=("DB_PASSWORD",))
     planted.stage("without", python(HAS), services=(head,), ray=replace(ray, submission_id="run-2"))
     assert planted.run() == 0

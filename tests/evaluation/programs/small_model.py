@@ -45,7 +45,7 @@ def main() -> None:
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=512, special_tokens=special, initial_alphabet=alphabet, show_progress_or_lines=False
+        vocab_size=512, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     inner.train_from_iterator([text for pair in asked for text in pair], trainer)
     words = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>")

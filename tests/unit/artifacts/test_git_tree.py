@@ -13,7 +13,7 @@ from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_missing_artifacts
 from rlbox.artifacts.git_tree import hash_git_ref_tree
-from rlbox.artifacts.mirrors import FileOrPageUrl
+from rlbox.artifacts.mirrors import FileOrPage
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
@@ -54,9 +54,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def lock(folder: Path, ref: str = "main") -> GitTree:
-    return hash_git_ref_tree(
-        "project", f"file://{folder}", ref, [FileOrPageUrl(url=f"file://{folder}", mirror="direct")]
-    )
+    return hash_git_ref_tree("project", f"file://{folder}", ref, [FileOrPage(url=f"file://{folder}", mirror="direct")])
 
 
 def artifact(facts: GitTree, name: str = "project") -> Artifact:
@@ -170,7 +168,7 @@ def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
             "x",
             "http://me:secret@127.0.0.1:9/x",
             "main",
-            [FileOrPageUrl(url="http://me:secret@127.0.0.1:9/x", mirror="a")],
+            [FileOrPage(url="http://me:secret@127.0.0.1:9/x", mirror="a")],
         )
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import MirrorUrlFinder
-from rlbox.artifacts.mirrors import FileOrPageUrl, MachineSourceSettings
+from rlbox.artifacts.mirrors import FileOrPage, MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.http import HttpClient, create_netrc_client
 from rlbox.system.network_settings import NetworkSettings
@@ -61,8 +61,8 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
     assert list(found.locator.find_ordered_urls(SIX)) == [
-        FileOrPageUrl(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        FileOrPageUrl(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b"),
+        FileOrPage(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        FileOrPage(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b"),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []

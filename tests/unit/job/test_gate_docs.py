@@ -10,7 +10,7 @@ import pytest
 from fakes import CHECKOUT
 
 from rlbox.config.schema import validate_spec
-from rlbox.job.gate import BenignRule, FileRule, FinalProbeRule, ForbidRule, Gate, MetricRule, RequireRule
+from rlbox.job.gate import BenignRule, FileRule, FinalProbe, ForbidRule, Gate, MetricRule, RequireRule
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,7 +25,7 @@ RULES = {
     "benign": BenignRule,
     "files": FileRule,
     "metrics": MetricRule,
-    "probes": FinalProbeRule,
+    "probes": FinalProbe,
 }
 
 

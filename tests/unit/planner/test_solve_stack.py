@@ -101,13 +101,13 @@ def test_the_contradiction_is_as_small_as_it_can_be() -> None:
     found = solve_or_find_conflict(problem)
     assert found.conflicting_constraints
     assert found.conflicting_facts
-    assert solve(problem.list_candidates(found.conflicting_constraints), found.conflicting_facts) is None
+    assert solve(problem.candidates(found.conflicting_constraints), found.conflicting_facts) is None
     for left in found.conflicting_constraints:
         rest = [wish for wish in found.conflicting_constraints if wish != left]
-        assert solve(problem.list_candidates(rest), found.conflicting_facts) is not None, left
+        assert solve(problem.candidates(rest), found.conflicting_facts) is not None, left
     for gone in found.conflicting_facts:
         rules = [rule for rule in found.conflicting_facts if rule != gone]
-        assert solve(problem.list_candidates(found.conflicting_constraints), rules) is not None, gone
+        assert solve(problem.candidates(found.conflicting_constraints), rules) is not None, gone
 
 
 def test_solving_finds_a_set_for_what_is_left_open() -> None:

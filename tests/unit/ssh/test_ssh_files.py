@@ -11,7 +11,7 @@ import pytest
 from rlbox.errors import WorkFailed
 from rlbox.ssh.files import (
     DownloadDirectory,
-    RemoteFileInfo,
+    RemoteStat,
     list_remote_files,
     parse_remote_file_listing,
     replace_remote_tree,
@@ -74,9 +74,9 @@ def test_listing_tells_what_cannot_be_read() -> None:
 
 
 def test_file_that_changed_is_no_longer_unchanged() -> None:
-    file = RemoteFileInfo(path="a", size=1, mtime=2, sha256="x")
-    assert file.is_unchanged_since(RemoteFileInfo(path="a", size=1, mtime=2))
-    assert not file.is_unchanged_since(RemoteFileInfo(path="a", size=1, mtime=3))
+    file = RemoteStat(path="a", size=1, mtime=2, sha256="x")
+    assert file.is_unchanged_since(RemoteStat(path="a", size=1, mtime=2))
+    assert not file.is_unchanged_since(RemoteStat(path="a", size=1, mtime=3))
 
 
 def test_download_continues_a_part_and_remembers_what_is_here(base: Path, tmp_path: Path) -> None:
