@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 
 def main(out: str, backend: str, folders: Sequence[str]) -> None:
+    """Build the wheel into `out`."""
     sys.path[:0] = [os.path.abspath(folder) for folder in folders]
     module, _, name = backend.partition(":")
     built = importlib.import_module(module)
