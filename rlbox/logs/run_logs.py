@@ -20,7 +20,7 @@ def list_logs_or_empty(run_dir: Path, stage: str | None, log_name: str | None) -
     found = []
     for path in sorted(root.glob("*/[!.]*.log")):
         number, _, stage_name = path.relative_to(root).parts[0].partition("-")
-        if stage in (None, stage_name) and log_name in (None, path.stem):
+        if stage in (None, stage_name) and log_name in (None, path.stem) and path.is_file():
             found.append((parse_digits(number) or 0, path.name, path))
     return [path for *_, path in sorted(found)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from supervised import Bench, free_port, line_rule, python, service, wait_for
 
 from rlbox.job.gate import Ready
-from rlbox.job.plan import RayPlan
+from rlbox.job.plan import RayJobPlan
 
 HEAD = """
 import http.server, json, os, subprocess, sys
@@ -60,7 +60,7 @@ def ray_stage(bench: Bench, tmp_path: Path, code: str, *, mode: str = "", silenc
         "smoke",
         python(code),
         services=(replace(head, ready=ready),),
-        ray=RayPlan(
+        ray=RayJobPlan(
             dashboard=f"http://127.0.0.1:{port}", service="ray", temp_dir=str(tmp_path), submission_id="run-smoke"
         ),
         require=(line_rule("^Final collected 8"),),
