@@ -77,7 +77,6 @@ class GateEvents:
     violations: list[RuleViolation] = field(default_factory=list)
 
     def set_unless_broken(self, state: RuleState, status: RuleStatus, evidence: str) -> None:
-        """Set a state; a broken rule does not heal."""
         if state.state != "broken" and (state.state, state.seen) != (status, evidence[:_SEEN_LIMIT]):
             state.state, state.seen = status, evidence[:_SEEN_LIMIT]
             self.revision += 1

@@ -175,7 +175,6 @@ def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], h
 
 
 def _fill(text: str, fields: Mapping[str, str]) -> str:
-    """Return the text with the fields put in, each on one line."""
     given = {name: fields.get(name, f"{{{name}}}") for name in re.findall(r"\{(\w+)\}", text)}
     plain = {name: shorten(one, 80, placeholder="…") for name, one in given.items() if type(one) is str}
     message = _(text)

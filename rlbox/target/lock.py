@@ -177,7 +177,6 @@ class Lock:
         return next((package for package in packages if package.source == compiled.compiled_wheel_package_source), None)
 
     def with_compiled_wheel(self, compiled: CompileInputs, wheel: Package) -> Lock:
-        """Return the lock with a compiled wheel in its group, in the place of one that is there."""
         return replace(self, groups=tuple(_with(group, compiled, wheel) for group in self.groups))
 
     def list_uncompiled_names(self) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ sys.path.insert(0, str(CHECKOUT))
 
 from rlbox.cli import main as run_rlbox  # noqa: E402
 from rlbox.cli.root import root  # noqa: E402
+from rlbox.config.project import Project as RlboxProject  # noqa: E402
+from rlbox.diagnose.signatures import load_signatures  # noqa: E402
+from rlbox.fixes.catalogue import load_fix_catalogue  # noqa: E402
 
 RECORDING = Path(__file__).with_name("outside.json")
 VERDICTS = Path(__file__).with_name("verdicts.json")
@@ -393,6 +396,14 @@ def record() -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def load_what_commands_share() -> None:
+    """Load modules and the fix catalogue once, before the forks that each run a command."""
+    list(commands(root, click.Context(root, info_name="rlbox")))
+    shipped = RlboxProject(folder=CHECKOUT)
+    load_fix_catalogue(shipped)
+    load_signatures(shipped.fix_files()).has_match("")
+
+
 def main() -> int:
     """Write or print the recording."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -402,6 +413,7 @@ def main() -> int:
     if args.sandbox:
         record_verdicts()
         return 0
+    load_what_commands_share()
     text = json.dumps(record(), indent=0, sort_keys=True, ensure_ascii=False) + "\n"
     if args.printed:
         print(text, end="")
