@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -19,6 +20,7 @@ from hypothesis import settings
 from projectbox import PROJECT
 
 from rlbox.cli import main
+from rlbox.diagnose import signatures
 from rlbox.i18n import set_language
 from rlbox.provision.apply import (
     ApplyResult,
@@ -27,6 +29,9 @@ from rlbox.provision.apply import (
 )
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import ApplyPlan
+
+# a command reads the fix catalogue once, a worker's tests run hundreds of commands
+signatures.parse_untrusted_toml = functools.lru_cache(maxsize=1024)(signatures.parse_untrusted_toml)
 
 HERE = Path(__file__).resolve().parent
 ISOLATED = ("unit", "golden", "cli")

@@ -214,12 +214,9 @@ def _read_fixes(files: Mapping[str, Path]) -> list[dict[str, Any]]:
     return [{**_read_toml(path), "id": name} for name, path in sorted(files.items())]
 
 
-_parse_once = functools.lru_cache(maxsize=1024)(parse_untrusted_toml)  # nobody changes the tables
-
-
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return _parse_once(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
+        return parse_untrusted_toml(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
         raise SpecError(
             _("broken TOML: {error}").format(error=error), where=str(path), next_step=_("correct the file")
