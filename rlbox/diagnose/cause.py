@@ -59,6 +59,7 @@ class Cause:
         object.__setattr__(self, "messages", messages)
 
     def as_json(self) -> dict[str, str]:
+        """Return it as JSON types, in English."""
         return {name: value for name, value in asdict(self).items() if name != "messages"}
 
 

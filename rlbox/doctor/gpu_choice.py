@@ -64,7 +64,7 @@ def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
     return access
 
 
-def requested_gpus_env_or_empty(app: App, gpus_option: str) -> dict[str, str]:
+def make_gpu_env_or_empty(app: App, gpus_option: str) -> dict[str, str]:
     """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for."""
     if not (option := get_gpus_option_or_env(gpus_option)):
         return {}

@@ -25,7 +25,7 @@ from rlbox.doctor.gpu_choice import (
     choose_container_gpu_access,
     get_gpus_option_or_env,
     load_driver_requirements,
-    requested_gpus_env_or_empty,
+    make_gpu_env_or_empty,
 )
 from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_and_memory, check_driver, check_pcie_iommu
 from rlbox.doctor.network import Endpoint, check_network
@@ -282,5 +282,5 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
-        return examine_container({**os.environ, **(requested_gpus_env_or_empty(app, gpus) if gpus else {})}, budget_s)
+        return examine_container({**os.environ, **(make_gpu_env_or_empty(app, gpus) if gpus else {})}, budget_s)
     return _check_host(app, name, data, gpus, budget_s)

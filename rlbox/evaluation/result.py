@@ -53,6 +53,7 @@ class EvaluationResult:
 
 
 def parse_result(document: Any) -> EvaluationResult:
+    """Return the result of a JSON document; `ValueError` where it is none."""
     if not isinstance(document, dict) or document.get("schema") != 1:
         raise ValueError(_("this is not an evaluation result"))
     try:

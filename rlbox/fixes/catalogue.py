@@ -70,7 +70,7 @@ def load_fix_catalogue(project: Project) -> tuple[Fix, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _fix(name: str, shown: str, text: str, *, is_shipped: bool) -> Fix:
-    """Return the checked fix; a text that was read before is not read again: a catalogue is some ninety of them."""
+    """Return the checked fix; a text that was read before is not read again: a catalogue is hundreds of them."""
     data = {**require_key_absent(parse_toml(text, shown), shown, "id"), "id": name}
     return validate_spec(Fix, data, shown, is_shipped=is_shipped)
 

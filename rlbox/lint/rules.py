@@ -235,6 +235,7 @@ class _KnownNames:
         release = versions.get(package, "")
         self.names = releases.get(release) or frozenset().union(*releases.values())
         self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
+        self.underscore = "-" if package == "vllm" else "_"  # vLLM reads it as a dash in options, others do not
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
@@ -287,7 +288,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     has_dots = any(option.count(".") for option in known.names)
     if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
         return ""
-    spellings = {name, name.replace("_", "-") if known.versions.startswith("vllm") else name}  # others do not fold them
+    spellings = {name, name.replace("_", known.underscore)}
     spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
     spellings |= set() if has_dots else {spelling.partition(".")[0] for spelling in spellings}
     is_known = bool(spellings & known.names) or any(option.startswith(tuple(spellings)) for option in known.names)

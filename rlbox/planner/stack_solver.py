@@ -37,10 +37,10 @@ def is_in_range(version_range: str, version: str) -> bool:
     return SpecifierSet(version_range).contains(Version(version).public, prereleases=True)
 
 
-def parse_condition(bang_name_and_range: str) -> Condition:
-    found = _CONDITION.fullmatch(bang_name_and_range)
+def parse_condition(condition_text: str) -> Condition:
+    found = _CONDITION.fullmatch(condition_text)
     if not found:
-        raise ValueError(f"{bang_name_and_range!r} is not a condition: NAME, !NAME, or NAME with a version range")
+        raise ValueError(f"{condition_text!r} is not a condition: NAME, !NAME, or NAME with a version range")
     return Condition(found[2], found[3] or "", must_be_absent=bool(found[1]))
 
 

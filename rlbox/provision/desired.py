@@ -188,7 +188,7 @@ def plan_desired_state(
 ) -> DesiredState:
     """Return what `target` asks of a machine; `rlbox_python` runs rlbox here.
 
-    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_mount_and_env`).
+    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_mount_path`).
     """
     placed = _Placed(target, rendered_fixes, image, layout, missing_apt_packages)
     packages = [package for group in lock.groups for package in group.packages]
@@ -216,7 +216,7 @@ def list_target_apt_packages(target: Target) -> tuple[str, ...]:
     return (*target.base.packages, *target.base.holds_apt)
 
 
-def replace_mount_and_env(target: Target, data_dir: str) -> Target:
+def replace_mount_path(target: Target, data_dir: str) -> Target:
     """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
     disk = target.disk.model_copy(update={"mount": data_dir})
     mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"

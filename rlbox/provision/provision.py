@@ -34,7 +34,7 @@ from rlbox.provision.apply import (
     require_disk_space_for_venv,
     uninstall_and_describe_leftovers,
 )
-from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_mount_and_env
+from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_mount_path
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import (
     find_applied_or_default_layout,
@@ -143,7 +143,7 @@ def prepare_host_target(app: App, image: ImagePlan, layout: Layout, options: App
             where="base.holds",
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
-    target = replace_mount_and_env(loaded.target, layout.data_dir)
+    target = replace_mount_path(loaded.target, layout.data_dir)
     baked = render_fixes_or_raise_refusal(loaded.all_fixes, target, map_packages_to_version_or_empty(target, lock))
     ports = load_target_ports_by_job_dot_port(Project(folder=app.project.roots[-1]), image.target)
     absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages(list_target_apt_packages(target))

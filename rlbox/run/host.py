@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import requested_gpus_env_or_empty
+from rlbox.doctor.gpu_choice import make_gpu_env_or_empty
 from rlbox.engine.container import NetworkKind
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import MachineError
@@ -57,7 +57,7 @@ class HostBackend:
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
         ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
-        chosen = requested_gpus_env_or_empty(app, self._options.gpus)
+        chosen = make_gpu_env_or_empty(app, self._options.gpus)
         app.print_status(
             _("no container: the stages run directly on this machine, as you; they can change the run's own record")
         )
@@ -78,7 +78,7 @@ def require_applied_layout_even_outdated(app: App, target: str, data_option: str
 
 def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = make_stage_environment(layout, requested_gpus_env_or_empty(app, gpus))
+    environment = make_stage_environment(layout, make_gpu_env_or_empty(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), base_env=environment.env)
