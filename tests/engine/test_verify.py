@@ -48,11 +48,21 @@ def verified(box: Box) -> Result:
     return box("build", NAME, "--verify", "--json")
 
 
+def layer_digests() -> list[str]:
+    """The layers of the image as it is tagged now: what differs is told by its place in the Dockerfile."""
+    return docker("image", "inspect", own(NAME), "--format={{range .RootFS.Layers}}{{println .}}{{end}}").split()
+
+
 @pytest.fixture(scope="module")
 def digest(verified: Result) -> str:
     """The digest that every build of the target must have."""
     assert verified.code == 0, verified.err
     return str(verified.data["id"])
+
+
+@pytest.fixture(scope="module")
+def layers(digest: str) -> list[str]:
+    return layer_digests()
 
 
 def test_two_builds_without_cache_are_one(verified: Result) -> None:
@@ -70,7 +80,7 @@ def test_a_hermetic_build(box: Box, digest: str) -> None:
 
 
 @pytest.mark.slow
-def test_another_state_of_the_machine(box: Box, digest: str, tmp_path: Path) -> None:
+def test_another_state_of_the_machine(box: Box, digest: str, layers: list[str], tmp_path: Path) -> None:
     """Store, caches, home, settings of clients, umask, time zone, language, host name, project folder: all others."""
     home = tmp_path / "home"
     for name, text in CLIENT_SETTINGS.items():
@@ -96,6 +106,7 @@ def test_another_state_of_the_machine(box: Box, digest: str, tmp_path: Path) -> 
     apart = ["unshare", "--uts"] if os.getuid() == 0 else []
     done = subprocess.run([*apart, "sh", "-c", line], cwd=project, env=env, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
+    assert layer_digests() == layers
     assert Result(code=0, out=done.stdout, err=done.stderr).data["id"] == digest
 
 
