@@ -286,7 +286,7 @@ def _map_all_entries(lock: Lock) -> dict[str, Sequence[Any]]:
     return {**map_groups_to_image_entries(lock), "toolchain": lock.toolchain, "compile": compiled}
 
 
-def get_version_commit_or_empty(entry: Any) -> str:
+def get_version_or_commit_or_empty(entry: Any) -> str:
     """Return the version of an entry of a lock: a commit for git, and nothing for a file or a patch."""
     return str(getattr(entry, "version", getattr(entry, "commit", "")))
 
@@ -304,7 +304,7 @@ def list_lock_changes(old_lock: Lock, new_lock: Lock) -> tuple[LockChange, ...]:
             before, after = olds.get(name), news.get(name)
             if before != after:
                 texts = [
-                    "" if entry is None else get_version_commit_or_empty(entry) or entry.sha256[:12]
+                    "" if entry is None else get_version_or_commit_or_empty(entry) or entry.sha256[:12]
                     for entry in (before, after)
                 ]
                 if texts[0] == texts[1]:  # another file of the same version

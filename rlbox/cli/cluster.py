@@ -12,7 +12,7 @@ from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pass_app_with_shared_options
 from rlbox.cluster.checks import format_findings
 from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, iterate_log_lines, stop_job, submit_and_follow_job
-from rlbox.cluster.lifecycle import UpOptions, bring_up, dry_run_up, remove_cluster
+from rlbox.cluster.lifecycle import UpOptions, bring_up_or_repair, dry_run_up, remove_cluster
 from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.status import examine_cluster, probe_cluster
 from rlbox.errors import MachineError, WorkFailed
@@ -66,7 +66,7 @@ def start_cluster(app: App, **given: Any) -> int:
     options = UpOptions(**given)
     if app.dry_run:
         return dry_run_up(app, options)
-    result = bring_up(app, options)
+    result = bring_up_or_repair(app, options)
     app.output(result.as_json(), result.text())
     started = _("started on {nodes}").format(nodes=", ".join(result.started))
     app.print_status(started if result.started else _("unchanged"))

@@ -216,7 +216,7 @@ def _describe_rent(quote: RentalQuote, options: RentalOptions) -> str:
 
 
 def _confirm_and_rent(app: App, quote: RentalQuote, offer: Offer, options: RentalOptions) -> int:
-    for line in quote.format_cost_lines():
+    for line in quote.format_offer_and_price_lines():
         app.print_status(line)
     question = _("rent offer {offer} for target {target}").format(offer=offer.id, target=quote.request.target)
     confirm_unless_yes(app, options.yes, question)

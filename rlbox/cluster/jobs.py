@@ -190,7 +190,7 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except MachineError as error:
-                why = monitor.stop_show_and_explain(error)
+                why = monitor.stop_show_and_append_findings(error)
                 what = _("job {id} is no longer followed: {what}").format(id=id_, what=why)
                 raise MachineError(what, where=error.where, next_step=go_on) from error
 

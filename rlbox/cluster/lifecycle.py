@@ -87,7 +87,7 @@ class UpResult(NamedTuple):
         return "\n".join(filter(None, (self.status.text(), self.proof.all_reduce_table() if self.proof else "")))
 
 
-def bring_up(app: App, options: UpOptions) -> UpResult:
+def bring_up_or_repair(app: App, options: UpOptions) -> UpResult:
     """Bring a cluster up; where an error is raised, nothing of this call is left."""
     with open_context(app, options) as context, lock_nodes(context.pool):
         probe = context.probe(options.required_paths)

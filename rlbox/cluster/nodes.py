@@ -101,7 +101,7 @@ class Node:
             if self._ssh:
                 with _slots:
                     self._ssh.__enter__()
-            self.machine = MachineFacts(*self.call("read_machine_facts"))
+            self.machine = MachineFacts(*self.call("read_user_and_memory_facts"))
         except (UnreachableNode, SshClientMissing):
             raise
         except MachineError as error:

@@ -332,7 +332,7 @@ class NodeFailureMonitor:
         self._show(findings)
         return findings
 
-    def stop_show_and_explain(self, error: RlboxError) -> str:
+    def stop_show_and_append_findings(self, error: RlboxError) -> str:
         lines = [join(": ", (one.where, one.title, one.seen)) for one in self.stop_and_show_findings()]
         return join("\n  ", [error.what, *lines])
 

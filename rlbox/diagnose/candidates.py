@@ -230,7 +230,7 @@ def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:
     """Return the marks that count: a rank's own where it gives any, as no other rank stands in for it."""
     after, row = [], candidate.event.log_line
     first = bisect_right(
-        read.progress_marks, candidate.event.last_exception_line_number, key=lambda mark: mark.line_number
+        read.progress_marks, candidate.event.last_exception_or_main_line_number, key=lambda mark: mark.line_number
     )
     for mark in read.progress_marks[first:]:
         if mark.sign == "start" and candidate.event.last_repeat_line < mark.line_number:
@@ -293,7 +293,7 @@ def has_steps_resumed_after_unknown_exception(candidate: Candidate, log_events: 
     event = candidate.event
     if not event.exceptions or candidate.match or candidate.causal_role != "root":
         return False
-    below = [one for one in log_events.step_like_lines_at_end if one.number > event.last_exception_line_number]
+    below = [one for one in log_events.step_like_lines_at_end if one.number > event.last_exception_or_main_line_number]
     return count_lines_resumed_with_other_numbers(event.step_like_lines_above, below, event.writer) >= _AGAIN
 
 

@@ -74,7 +74,7 @@ class Event:
         return [frame for raised in self.exceptions for frame in raised.frames]
 
     @property
-    def last_exception_line_number(self) -> int:
+    def last_exception_or_main_line_number(self) -> int:
         """The number of the line that names its last exception; the lines of its message may be others'."""
         return max((one.number for one in self.exceptions), default=self.main_line_number)
 

@@ -19,7 +19,7 @@ from rlbox.diagnose.event_reader import EventReader, IsExcused, LogReader
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_known_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze_logs
-from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_signature_file_or_empty
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_stored_signatures_or_empty
 from rlbox.diagnose.sources import LogSource, has_uncompressed_content
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_ansi_escapes
 from rlbox.logs.log_file import LogTimes
@@ -276,7 +276,7 @@ SIGNATURES_FILE = "spec/signatures.json"
 
 @functools.lru_cache(maxsize=4)
 def read_run_signatures_or_empty(run_dir: Path) -> SignatureSet:
-    return read_signature_file_or_empty(run_dir / SIGNATURES_FILE)
+    return read_stored_signatures_or_empty(run_dir / SIGNATURES_FILE)
 
 
 def find_failure_signature_of_line(line_text: str, run_dir: Path) -> LogSignature | None:

@@ -239,7 +239,7 @@ def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
     return signatures
 
 
-def read_signature_file_or_empty(path: Path) -> SignatureSet:
+def read_stored_signatures_or_empty(path: Path) -> SignatureSet:
     """Return the signatures stored with a run, as `dump_signatures_json` of this or another version wrote them.
 
     Keys that this version does not know are left out; a damaged file holds none.

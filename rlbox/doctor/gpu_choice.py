@@ -48,7 +48,7 @@ def _probe_engine_gpu_support() -> GpuSupport:
     )
 
 
-def choose_container_gpu_access(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
+def choose_and_print_gpu_access(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
     """Return how a container of the target's image gets its GPUs; a target without any asks no engine."""
     option = get_gpus_option_or_env(gpus_option)
     access = NO_GPUS

@@ -22,7 +22,7 @@ from rlbox.doctor.container import BUDGET_S, examine_container
 from rlbox.doctor.disks import RunDirectory, check_host_dirs_by_writing, is_path_responsive_cached
 from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
-    choose_container_gpu_access,
+    choose_and_print_gpu_access,
     get_gpus_option_or_env,
     load_driver_requirements,
     make_gpu_env_or_empty,
@@ -228,7 +228,7 @@ class _ImageCheck:
     def _examine_container(self, image_id: str) -> Iterator[Finding]:
         image, gpus = self._image, NO_GPUS
         with contextlib.suppress(EngineError, MachineError):  # an engine that offers none has a finding of its own
-            gpus = choose_container_gpu_access(self._app, image, self._gpus_option)
+            gpus = choose_and_print_gpu_access(self._app, image, self._gpus_option)
         bytecode = f"cache/bytecode/{image.target}/{image_id.rpartition(':')[2][:16]}"  # as of runs
         plan = plan_container(
             image.tag,

@@ -116,7 +116,7 @@ def _make(tunnel: EngineTunnelInfo, project: Project, helper: HelperContainerSpe
         )
         container.put_archive(
             "/",
-            create_rlbox_and_project_archive(project, helper, owner_uid=tunnel.remote_uid, owner_gid=tunnel.remote_gid),
+            create_helper_start_archive(project, helper, owner_uid=tunnel.remote_uid, owner_gid=tunnel.remote_gid),
         )
         return container
     except (APIError, ImageNotFound) as error:
@@ -145,7 +145,7 @@ def _attach(tunnel: EngineTunnelInfo, container: Container, terminal: bool) -> i
             raise create_missing_docker_cli_error() from error
 
 
-def create_rlbox_and_project_archive(
+def create_helper_start_archive(
     project: Project, helper: HelperContainerSpec, *, owner_uid: int, owner_gid: int
 ) -> bytes:
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:

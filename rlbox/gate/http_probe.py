@@ -108,12 +108,12 @@ def request_and_find_problem(
     return find_response_problem(probe, answer.status, body.decode("utf-8", "replace"))
 
 
-def wait_for_expected_response_or_problem(probe: FinalProbe, call_while_waiting: Callable[[], None]) -> ProblemOrEmpty:
+def wait_for_expected_response_or_problem(probe: FinalProbe, pause_and_check: Callable[[], None]) -> ProblemOrEmpty:
     until = time.monotonic() + probe.within_s
     poller = Poller(lambda: request_and_find_problem(probe), _PAUSE_S, lambda problem: not problem)
     try:
         while poller.latest != "" and time.monotonic() < until:
-            call_while_waiting()
+            pause_and_check()
     finally:
         poller.request_stop()
     return _NO_ANSWER if poller.latest is None else poller.latest

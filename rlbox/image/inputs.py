@@ -9,7 +9,11 @@ from urllib.parse import unquote
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import cache_oci_layout, fetch_base_image_if_any, list_next_missing_base_files
+from rlbox.artifacts.base_image import (
+    fetch_base_image_if_any,
+    link_stored_base_as_oci_layout,
+    list_next_missing_base_files,
+)
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
     fetch_missing_with_progress,
@@ -43,7 +47,7 @@ from rlbox.image.plan import (
     FORCED_LABEL,
     ImagePlan,
     layer_dir_relative_to_wheels,
-    map_git_http_to_context_paths,
+    map_git_http_names_to_context_paths,
     plan_python_layers,
 )
 from rlbox.system.files import cache_path
@@ -140,7 +144,7 @@ class BuildInputs:
     def _parts(self) -> Mapping[str, Path]:
         """Return git trees, single files and apt packages for a base image: path in the context to the file."""
         lock, store = self._lock, self._store
-        places = map_git_http_to_context_paths(lock)
+        places = map_git_http_names_to_context_paths(lock)
         parts = {places[tree.name]: store.path(tree.sha256) for tree in lock.git}
         parts |= {places[file.name]: store.path(file.sha256) for file in lock.http}
         if "@" in lock.base:
@@ -174,7 +178,8 @@ class BuildInputs:
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
         fetch_base_image_if_any(app, lock, store, self._sources)
-        return f"oci-layout://{cache_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+        layout = link_stored_base_as_oci_layout(lock.base, lock.platform, store)
+        return f"oci-layout://{layout}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
         app, plan, store = self._app, self._plan, self._store

@@ -137,7 +137,7 @@ def layer_dir_relative_to_wheels(layer_name: str) -> str:
     return f"{stage_name_of_layer(layer_name)}/{layer_name}"
 
 
-def map_git_http_to_context_paths(lock: Lock) -> dict[str, str]:
+def map_git_http_names_to_context_paths(lock: Lock) -> dict[str, str]:
     """Return where the build context has the git trees and files of a lock, by name.
 
     The checksum is part of the path: objects of the store have one time stamp, and BuildKit takes a file of the same
@@ -298,7 +298,7 @@ def build_dockerfile_values(
         "layers": [{"stage": stage, "name": name} for stage, name in paths],
         "patched": _wrap(" ".join(_MOUNT.format(name) for name in below)) if patched else [],
         "patch_notes": format_grouped_patch_summaries(patches),
-        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_git_http_to_context_paths(lock) if lock else {})},
+        "carried": {**dict.fromkeys(parts, "unlocked"), **(map_git_http_names_to_context_paths(lock) if lock else {})},
         "ca_names": CA_VARIABLES,
         "envs": [
             {

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text, pad_translated
 from rlbox.app import App
-from rlbox.artifacts.relock import get_version_commit_or_empty, list_lock_changes, map_groups_to_image_entries
+from rlbox.artifacts.relock import get_version_or_commit_or_empty, list_lock_changes, map_groups_to_image_entries
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.oci import find_manifest_digest_or_empty
 from rlbox.errors import EngineError, SpecError
@@ -123,7 +123,7 @@ def _describe(app: App, reference: str, image: Mapping[str, Any]) -> dict[str, A
             {
                 "name": name,
                 "packages": [
-                    {"name": x.name, "version": get_version_commit_or_empty(x), "sha256": x.sha256} for x in rows
+                    {"name": x.name, "version": get_version_or_commit_or_empty(x), "sha256": x.sha256} for x in rows
                 ],
             }
             for name, rows in (map_groups_to_image_entries(lock).items() if lock else ())

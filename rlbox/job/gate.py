@@ -44,7 +44,7 @@ class Rule(SpecModel):
     filled_patterns: ClassVar[tuple[str, ...]] = ()
     filled_texts: ClassVar[tuple[str, ...]] = ()
 
-    def find_problems(self) -> Iterator[str]:
+    def find_spec_errors(self) -> Iterator[str]:
         """Yield what is wrong with the rule, each with its key."""
         yield from ()
 
@@ -63,7 +63,7 @@ class Rule(SpecModel):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:
-        if info.context != PLAN_CONTEXT and (problems := list(self.find_problems())):
+        if info.context != PLAN_CONTEXT and (problems := list(self.find_spec_errors())):
             raise ValidationProblems(problems)
         return self
 
@@ -175,7 +175,7 @@ class FileRule(Rule):
         conditions += [_("written by the stage")] if self.newer else []
         return join("", (self.path, _in_brackets(conditions)))
 
-    def find_problems(self) -> Iterator[str]:
+    def find_spec_errors(self) -> Iterator[str]:
         if self.path.endswith("/") or self.path in _FOLDERS:
             yield _(
                 "path: {path!r} is a folder, and a folder is there before the stage; name a file in it, or "
@@ -234,7 +234,7 @@ class MetricRule(Rule):
         conditions += [_("finite")] if self.finite else []
         return join("", (self.name, ": ", join(", ", conditions) if conditions else _("there")))
 
-    def find_problems(self) -> Iterator[str]:
+    def find_spec_errors(self) -> Iterator[str]:
         if bool(self.pattern) == bool(self.key):
             yield _(
                 "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
@@ -295,7 +295,7 @@ class HttpProbe(Rule):
     def describe(self) -> str:
         return f"{self.method} {self.url}"
 
-    def find_problems(self) -> Iterator[str]:
+    def find_spec_errors(self) -> Iterator[str]:
         if self.url and not self.url.startswith(("http://", "https://")):
             yield _("url: {url!r} is not an address; write http://127.0.0.1:{{port.NAME}}/…").format(url=self.url)
         if self.json_path and not _PATH.fullmatch(self.json_path):
@@ -330,8 +330,8 @@ class Ready(HttpProbe):
         parts += [_("a line like /{line}/").format(line=self.line) if self.line else ""]
         return join(_(" and "), filter(None, parts))
 
-    def find_problems(self) -> Iterator[str]:
-        yield from super().find_problems()
+    def find_spec_errors(self) -> Iterator[str]:
+        yield from super().find_spec_errors()
         if not (self.url or self.line or self.port):
             yield _("url: give a url, a line or a port: without one nothing shows that the service does its work")
 
@@ -368,7 +368,7 @@ class Gate(Rule):
         patterns = tuple(fill_text(f"{where}.model_output", text, re.escape) for text in self.model_output)
         return self.model_copy(update={**filled, "model_output": patterns})
 
-    def find_problems(self) -> Iterator[str]:
+    def find_spec_errors(self) -> Iterator[str]:
         names = [rule.name for rule in self.metrics]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield _("metrics: two have the name {name!r}").format(name=name)

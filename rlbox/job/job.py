@@ -43,7 +43,7 @@ from rlbox.job.param import (
     find_param_value_problems,
     find_profile_problems_except_cycles,
 )
-from rlbox.secrets.masks import value_looks_like_secret
+from rlbox.secrets.masks import is_literal_secret
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535
@@ -332,7 +332,7 @@ def _secret_problems(job: Job) -> Iterator[str]:
                 yield _(
                     "{where}.{name}: is a secret of the job, whose value comes from .env or the environment"
                 ).format(where=where, name=name)
-            elif "{" not in value and value_looks_like_secret(name, value):
+            elif "{" not in value and is_literal_secret(name, value):
                 yield _("{where}.{name}: looks like a secret; write it into .env and its name into `secrets`").format(
                     where=where, name=name
                 )

@@ -50,7 +50,7 @@ from rlbox.provision.probe import (
     require_writable_prefix_and_not_in_image,
 )
 from rlbox.provision.shell_environment import keep_allowed_variables_and_system_path
-from rlbox.secrets.masks import value_looks_like_secret
+from rlbox.secrets.masks import is_literal_secret
 from rlbox.system.command import run_command
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
@@ -229,7 +229,7 @@ def provision_stage_environment(
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return make_stage_environment(layout, gpu_variables)
+    return derive_stage_environment_from_shell(layout, gpu_variables)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
@@ -252,7 +252,9 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             fetch_and_apply_plan_already_locked(app, prepared, plan)
 
 
-def make_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
+def derive_stage_environment_from_shell(
+    layout: Layout, gpu_variables: Mapping[str, str] | None = None
+) -> StageEnvironment:
     """Return the environment of a layout at its lock; without `gpu_variables` the shell says which GPUs are seen."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
@@ -278,7 +280,7 @@ def _of_image(layout: Layout) -> dict[str, str]:
         return {}
     first = read_environ_or_empty(1)
     told = first if _LIMITS in first else os.environ
-    return {name: text for name, text in told.items() if not value_looks_like_secret(name, text)}
+    return {name: text for name, text in told.items() if not is_literal_secret(name, text)}
 
 
 class ProvisionResult(NamedTuple):
@@ -351,7 +353,9 @@ def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> Remova
 
 def run_doctor_fix_checks_in_layout(layout: Layout) -> FixCheckCountAndFailures:
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, make_stage_environment(layout).env)
+    found = run_fix_checks(
+        "doctor", manifest, _CHECKS_S, layout.rlbox_dir, derive_stage_environment_from_shell(layout).env
+    )
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
 
 

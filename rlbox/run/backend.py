@@ -76,7 +76,7 @@ class RunOptions:
     shift_ports: int = 0
 
 
-class PreparedBackend(Protocol):
+class RunStarter(Protocol):
     @property
     def network_kind(self) -> NetworkKind: ...
 
@@ -100,7 +100,7 @@ class Backend(Protocol):
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob: ...
 
-    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedBackend:
+    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> RunStarter:
         """Raise what `rlbox run` refuses; without `need_disk_gib` the disk must have what the target asks for."""
 
 

@@ -254,7 +254,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise MachineError(
-                    monitor.stop_show_and_explain(error), where=head.name, next_step=logs_command
+                    monitor.stop_show_and_append_findings(error), where=head.name, next_step=logs_command
                 ) from error
             if code:
                 _write_evidence(app, head, run_id, cluster.instances, monitor)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import choose_container_gpu_access, parse_image_environment, require_usable_local_gpus
+from rlbox.doctor.gpu_choice import choose_and_print_gpu_access, parse_image_environment, require_usable_local_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.container import (
@@ -101,7 +101,7 @@ class DockerBackend:
 def require_devices_and_choose_gpus(app: App, image: ImagePlan, gpus: str, inspected: Mapping[str, Any]) -> GpuAccess:
     with app.collecting_refusals_if_dry_run("devices"):
         report_and_require_local_devices(app, image.container)
-    access = choose_container_gpu_access(app, image, gpus)
+    access = choose_and_print_gpu_access(app, image, gpus)
     with app.collecting_refusals_if_dry_run("GPUs"):
         require_usable_local_gpus(app, image, gpus, access, parse_image_environment(inspected))
     return access

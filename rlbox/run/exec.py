@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def run_shell_or_command_in_new_container(
     app: App, target: str, command_instead_of_shell: tuple[str, ...], data_option: str | None, gpus: str = ""
 ) -> int:
-    from rlbox.doctor.gpu_choice import choose_container_gpu_access
+    from rlbox.doctor.gpu_choice import choose_and_print_gpu_access
     from rlbox.engine import address, container, data_disk
     from rlbox.engine.connection import connect_engine, require_image
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
@@ -48,7 +48,7 @@ def run_shell_or_command_in_new_container(
     with app.collecting_refusals_if_dry_run("devices"):
         data_disk.report_and_require_local_devices(app, image.container)
     wants_gpus = gpus or image.container.gpus or GPUS_VARIABLE in os.environ
-    access = choose_container_gpu_access(app, image, gpus) if wants_gpus else NO_GPUS
+    access = choose_and_print_gpu_access(app, image, gpus) if wants_gpus else NO_GPUS
     defaults = image.container
     with app.collecting_refusals_if_dry_run("network"):
         defaults = connect_engine().use_host_network_if_no_bridge(defaults)

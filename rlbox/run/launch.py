@@ -30,7 +30,7 @@ from rlbox.record.supervisor_file import (
 )
 from rlbox.report.run_view import format_stage_table_and_notes, open_run_view
 from rlbox.report.status import write_passed_run_status_markdown
-from rlbox.run.backend import DEFAULT_TARGET, PreparedBackend, format_resume_command
+from rlbox.run.backend import DEFAULT_TARGET, RunStarter, format_resume_command
 from rlbox.run.data_disk import create_own_lock_owner, resolve_data_dir_or_default
 from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.run_processes import StopSignal, handle_sigint_and_sigterm
@@ -93,7 +93,7 @@ POLL_S = 0.2
 def start_and_follow(
     app: App,
     run_store: RunStore,
-    backend: PreparedBackend,
+    backend: RunStarter,
     owner: LockOwner,
     write_run: Callable[[], RunPlan],
     secrets: Mapping[str, Secret],

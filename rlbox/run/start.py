@@ -61,8 +61,8 @@ from rlbox.run.backend import (
     DEFAULT_PLACE,
     DEFAULT_TARGET,
     Backend,
-    PreparedBackend,
     RunOptions,
+    RunStarter,
     create_backend,
     format_run_command_without_params,
 )
@@ -312,7 +312,7 @@ class _ResumedRun:
     plan: RunPlan
     resolved: ResolvedJob
     options: RunOptions
-    prepared: PreparedBackend
+    prepared: RunStarter
     secrets: tuple[str, ...]
     files: Mapping[str, str]
 

@@ -159,7 +159,7 @@ def _whole(text: str) -> bool:
     return True
 
 
-def value_looks_like_secret(name: str, value: str) -> bool:
+def is_literal_secret(name: str, value: str) -> bool:
     """Whether the value of a variable looks like a secret; one that refers to another variable is none."""
     value = value.strip("\"'")
     return "$" not in value and (bool(_TOKEN.search(value)) or bool(SecretMasker({name: value}).values))

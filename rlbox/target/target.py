@@ -29,7 +29,7 @@ from rlbox.config.schema import (
 from rlbox.config.toml_files import format_spec_path, load_toml, merge_tables_and_named_lists, require_key_absent
 from rlbox.errors import SpecError
 from rlbox.i18n import _
-from rlbox.secrets.masks import value_looks_like_secret
+from rlbox.secrets.masks import is_literal_secret
 from rlbox.target.compiled import Compile
 
 NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
@@ -406,7 +406,7 @@ class Target(SpecModel):
         problems += [
             _("env.{name}: looks like a secret, and the image would hold it; write it into .env").format(name=name)
             for name, value in self.env.items()
-            if value_looks_like_secret(name, value)
+            if is_literal_secret(name, value)
         ]
         if problems:
             raise ValidationProblems(problems)

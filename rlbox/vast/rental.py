@@ -20,7 +20,7 @@ from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
-from rlbox.secrets.masks import value_looks_like_secret
+from rlbox.secrets.masks import is_literal_secret
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target, load_target
@@ -77,7 +77,7 @@ def _find_env_problems(env: Mapping[str, str]) -> Iterator[str]:
     for name, value in env.items():
         if not _NAME.fullmatch(name):
             yield _("-e {name}=...: not the name of a variable").format(name=name)
-        if value_looks_like_secret(name, value):
+        if is_literal_secret(name, value):
             text = _("-e {name}=...: looks like a secret: it belongs into .env on the data disk, or the account")
             yield text.format(name=name)
         if len(name) + len(value) > MAX_ENV_VALUE:
@@ -146,10 +146,10 @@ class RentalQuote:
         rows += [(_("env"), f"{name}={value}") for name, value in request.env.items()]
         rows += [(_("onstart"), _("{count} characters").format(count=len(request.onstart)))]
         rows += [(_("query"), self.needs.to_query())]
-        rows += [(_("cost"), line) for line in self.format_cost_lines()]
+        rows += [(_("cost"), line) for line in self.format_offer_and_price_lines()]
         return "\n".join(f"{pad_translated(key, 8)} {translate(value)}" for key, value in rows)
 
-    def format_cost_lines(self) -> list[str]:
+    def format_offer_and_price_lines(self) -> list[str]:
         if (offer := self.offer) is None:
             text = _("at most ${price} an hour (assumed: the ceiling)")
             return [text.format(price=f"{self.needs.max_hourly_usd:g}")]

@@ -9,7 +9,7 @@ import pytest
 from rlbox.cli import main
 from rlbox.config.project import Project
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
-from rlbox.engine.remote_helper import HelperContainerSpec, create_rlbox_and_project_archive
+from rlbox.engine.remote_helper import HelperContainerSpec, create_helper_start_archive
 from rlbox.errors import EngineError
 from rlbox.ssh.tunnel import open_engine_tunnel
 
@@ -107,7 +107,7 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
     with tarfile.open(
-        fileobj=io.BytesIO(create_rlbox_and_project_archive(Project(folder=tmp_path), helper, owner_uid=7, owner_gid=8))
+        fileobj=io.BytesIO(create_helper_start_archive(Project(folder=tmp_path), helper, owner_uid=7, owner_gid=8))
     ) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]

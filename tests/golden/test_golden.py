@@ -16,7 +16,7 @@ from rlbox.image.plan import (
     ImagePlan,
     layer_dir_relative_to_wheels,
     load_image_plan,
-    map_git_http_to_context_paths,
+    map_git_http_names_to_context_paths,
     stage_name_of_layer,
 )
 from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, load_lock, make_locked_patch
@@ -239,7 +239,7 @@ def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -
             folder.lock(name)
         project = folder.project
     image = plan(project, name)
-    carried = map_git_http_to_context_paths(
+    carried = map_git_http_names_to_context_paths(
         load_lock(project.own_or_shipped_lock_file(name)) or folder.fitting_lock(name)
     )
     there = {*image.context_files, "rootfs.tar", *carried.values()}

@@ -34,8 +34,8 @@ from rlbox.cluster.node.facts import (
     read_disk_facts,
     read_json_or_empty,
     read_live_process_stat,
-    read_machine_facts,
     read_stripped_text_or_empty,
+    read_user_and_memory_facts,
 )
 
 _MARK = "rlbox:"
@@ -56,7 +56,7 @@ _LOG_BYTES = 1 << 22
 def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
     began, engine, (gpus, gpu_error) = time.time(), query_engine(), query_gpus()
     return NodeFacts(
-        machine=read_machine_facts(),
+        machine=read_user_and_memory_facts(),
         engine=engine,
         gpus=gpus,
         gpu_error=gpu_error,

@@ -78,7 +78,7 @@ def read_live_process_stat(pid: int) -> Optional[ProcessStat]:
     return ProcessStat(int(words[1]), int(words[3]), int(words[19]))
 
 
-def read_machine_facts() -> MachineFacts:
+def read_user_and_memory_facts() -> MachineFacts:
     first, network = read_live_process_stat(1), os.stat("/proc/self/ns/net").st_ino
     return MachineFacts(
         identity_until_restart=f"{read_boot_id()}/{network}/{first.start_ticks if first else 0}",

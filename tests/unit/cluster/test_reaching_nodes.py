@@ -55,7 +55,7 @@ def test_a_call_without_an_answer_does_not_wait_for_who_else_holds_its_pipes(
     script = f"(sleep 20; touch {tmp_path}/ended) & echo $! >{tmp_path}/holder; sleep 60"
     monkeypatch.setattr(Node, "_argv", lambda self, command: ("sh", "-c", script))
     with pytest.raises(MachineError, match="node b has not answered for 1 s"):
-        Node(ClusterNode(name="b", data="/data")).call("read_machine_facts", 1.0)
+        Node(ClusterNode(name="b", data="/data")).call("read_user_and_memory_facts", 1.0)
     assert not (tmp_path / "ended").exists()
     os.kill(int((tmp_path / "holder").read_text()), signal.SIGTERM)
 

@@ -15,7 +15,7 @@ from rlbox.diagnose.candidates import classify_event
 from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import LEVEL_WARNING, parse_line
-from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_signature_file_or_empty
+from rlbox.diagnose.signatures import LogSignature, SignatureSet, extract_signatures, read_stored_signatures_or_empty
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.logs.patterns import find_candidate_line_indexes
@@ -174,4 +174,4 @@ def test_signatures_stored_with_a_run_are_read_or_none_is(
     good = {"cause": "a", "fix": "a", "title": "A", "remedy": "b", "pattern": "no ray here"}
     stored = tmp_path / "signatures.json"
     stored.write_text(json.dumps([None if change is None else good | change]))
-    assert len(read_signature_file_or_empty(stored).signatures) == known
+    assert len(read_stored_signatures_or_empty(stored).signatures) == known

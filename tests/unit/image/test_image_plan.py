@@ -11,7 +11,7 @@ from rlbox.image.plan import (
     ImagePlan,
     build_image_labels,
     compute_image_spec_checksum,
-    map_git_http_to_context_paths,
+    map_git_http_names_to_context_paths,
     plan_image_without_tag,
 )
 from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, Package, make_locked_patch
@@ -108,7 +108,7 @@ def test_trees_and_files_are_layers(folder: Folder) -> None:
         git=(GitTree(name="verl", url="u", ref="main", commit="1", tree="2", sha256="3" * 64, size=4),),
         http=(HttpFile(name="tool", url="u", sha256="5" * 64, size=6),),
     )
-    assert map_git_http_to_context_paths(lock) == {
+    assert map_git_http_names_to_context_paths(lock) == {
         "verl": "git/verl-333333333333.tar",
         "tool": "http/tool-555555555555",
     }
