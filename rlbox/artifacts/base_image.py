@@ -193,7 +193,7 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
         return ensure_base_files_in_store(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)
 
 
-def link_stored_base_as_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
+def link_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
     """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
 
     The store must hold the image. A folder that is there already is used as it is.

@@ -55,7 +55,7 @@ def require_only_allowed_lock_differences(
     differences: dict[str, LockDifference] = {}
     for result in results[1:]:
         common = set(results[0].values) & set(result.values)
-        changes = diff_locks(results[0].lock.filter_to_known_suites(common), result.lock.filter_to_known_suites(common))
+        changes = diff_locks(results[0].lock.filter_suites(common), result.lock.filter_suites(common))
         if refused := exclude_allowed_differences(changes, allowed_fields):
             raise LocksDifferError(refused)
         differences |= {change.field: change for change in changes}

@@ -26,10 +26,7 @@ _SAMPLE_ANSWERS = 20
 def compute_cache_key_by_suite(lock: EvaluationLock) -> dict[str, str]:
     """Return what answers of each suite are stored under: the lock of that suite, and the weights."""
     weights = lock.subject.get("weights", "")
-    return {
-        suite: f"{lock.filter_to_known_suites([suite]).digest_without_weights}:{weights}"
-        for suite in lock.parts["suites"]
-    }
+    return {suite: f"{lock.filter_suites([suite]).digest_without_weights}:{weights}" for suite in lock.parts["suites"]}
 
 
 class AnswerStore:

@@ -49,7 +49,7 @@ class EvaluationLock:
     def digest_without_weights(self) -> str:
         return digest_json(self.parts)
 
-    def filter_to_known_suites(self, suites: Collection[str]) -> EvaluationLock:
+    def filter_suites(self, suites: Collection[str]) -> EvaluationLock:
         def select(part: Mapping[str, Any]) -> dict[str, Any]:
             return {suite: value for suite, value in part.items() if suite in suites}
 

@@ -9,11 +9,7 @@ from urllib.parse import unquote
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import (
-    fetch_base_image_if_any,
-    link_stored_base_as_oci_layout,
-    list_next_missing_base_files,
-)
+from rlbox.artifacts.base_image import fetch_base_image_if_any, link_oci_layout, list_next_missing_base_files
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
     fetch_missing_with_progress,
@@ -178,8 +174,7 @@ class BuildInputs:
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
         fetch_base_image_if_any(app, lock, store, self._sources)
-        layout = link_stored_base_as_oci_layout(lock.base, lock.platform, store)
-        return f"oci-layout://{layout}@{lock.base.rpartition('@')[2]}"
+        return f"oci-layout://{link_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
         app, plan, store = self._app, self._plan, self._store

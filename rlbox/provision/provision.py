@@ -229,7 +229,7 @@ def provision_stage_environment(
             _check_image(image)
         else:
             _bring(app, image, layout)
-    return derive_stage_environment_from_shell(layout, gpu_variables)
+    return inherit_stage_environment(layout, gpu_variables)
 
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
@@ -252,9 +252,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
             fetch_and_apply_plan_already_locked(app, prepared, plan)
 
 
-def derive_stage_environment_from_shell(
-    layout: Layout, gpu_variables: Mapping[str, str] | None = None
-) -> StageEnvironment:
+def inherit_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
     """Return the environment of a layout at its lock; without `gpu_variables` the shell says which GPUs are seen."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     drivers = [folder for folder in folders if folder and Path(folder, _DRIVER).exists()]
@@ -353,9 +351,7 @@ def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> Remova
 
 def run_doctor_fix_checks_in_layout(layout: Layout) -> FixCheckCountAndFailures:
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks(
-        "doctor", manifest, _CHECKS_S, layout.rlbox_dir, derive_stage_environment_from_shell(layout).env
-    )
+    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, inherit_stage_environment(layout).env)
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
 
 

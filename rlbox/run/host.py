@@ -25,7 +25,7 @@ from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import find_applied_or_default_layout
 from rlbox.provision.probe import read_install_record
-from rlbox.provision.provision import StageEnvironment, derive_stage_environment_from_shell, provision_stage_environment
+from rlbox.provision.provision import StageEnvironment, inherit_stage_environment, provision_stage_environment
 from rlbox.record.disk_lock import DiskLock
 from rlbox.record.run_store import RunStore
 from rlbox.record.supervisor_file import LOG_FILE
@@ -78,7 +78,7 @@ def require_applied_layout_even_outdated(app: App, target: str, data_option: str
 
 def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = derive_stage_environment_from_shell(layout, make_gpu_env_or_empty(app, gpus))
+    environment = inherit_stage_environment(layout, make_gpu_env_or_empty(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), base_env=environment.env)

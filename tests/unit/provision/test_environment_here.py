@@ -13,7 +13,7 @@ from test_apply_wanted import planned, text_of
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.provision.layout import Layout
-from rlbox.provision.provision import derive_stage_environment_from_shell
+from rlbox.provision.provision import inherit_stage_environment
 from rlbox.provision.shell_environment import SYSTEM_PATH, keep_allowed_variables_and_system_path
 
 HOSTILE = {
@@ -67,7 +67,7 @@ def test_a_place_is_started_with_that(monkeypatch: pytest.MonkeyPatch, tmp_path:
     for name, text in HOSTILE.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path}:{tmp_path}/driver")
-    env = derive_stage_environment_from_shell(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = inherit_stage_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert not set(HOSTILE) & set(env)
     assert (env["LD_LIBRARY_PATH"], env["CUDA_VISIBLE_DEVICES"]) == (f"{tmp_path}/driver", "3")
     assert env["RLBOX_PLACE"] == "/opt/rlbox"
@@ -84,10 +84,10 @@ def test_an_image_is_a_place_with_what_it_has_as_env(
     monkeypatch.setattr("rlbox.provision.provision.read_environ_or_empty", lambda pid: first if pid == 1 else {})
     monkeypatch.setattr("rlbox.provision.provision.read_install_record", lambda layout: None)
     monkeypatch.setenv("OF", "shell")
-    env = derive_stage_environment_from_shell(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
+    env = inherit_stage_environment(Layout(data_dir="/disk"), {"CUDA_VISIBLE_DEVICES": "3"}).env
     assert (env["OF"], env["CUDA_VISIBLE_DEVICES"]) == (of, "3")
     assert "HF_TOKEN" not in env
-    assert "OF" not in derive_stage_environment_from_shell(Layout(prefix="/srv/x", data_dir="/disk")).env
+    assert "OF" not in inherit_stage_environment(Layout(prefix="/srv/x", data_dir="/disk")).env
 
 
 def test_what_engines_are_told_is_asked_of_no_machine() -> None:
