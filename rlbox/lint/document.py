@@ -24,9 +24,7 @@ _ARRAY = re.compile(r"\$\{?(\w+)(?:\[[@*]\])?\}?")
 _PIN = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([\w.]+)")
 _IGNORE = re.compile(r"rlbox:\s*ignore=([\w-]+(?:\s*,\s*[\w-]+)*)")
 # Programs whose words show or search text instead of setting anything.
-_SHOWING = re.compile(
-    r"echo|printf|cat|[efz]?grep|rg|ag|sed|g?awk|unset|test|\[.*|ls|which|find|head|tail|less", re.DOTALL
-)
+_SHOWING = re.compile(r"(?s)echo|printf|cat|[efz]?grep|rg|ag|sed|g?awk|unset|test|\[.*|ls|which|find|head|tail|less")
 _DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
 _VARIABLE = re.compile(r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]*))?\}")
 
@@ -118,9 +116,8 @@ class Document:
     def _add_command(self, command: Command, context_tags: frozenset[str], depth: int = 0) -> None:
         self._add_assignments(command, context_tags)
         expanded = replace(command, words=self._expanded(command))
-        calls = list(
-            unwrap_program_calls(expanded, context_tags | ({"pipefail"} if self._pipefail else NO_CONTEXT_TAGS))
-        )
+        context_tags |= {"pipefail"} if self._pipefail else NO_CONTEXT_TAGS
+        calls = list(unwrap_program_calls(expanded, context_tags))
         for call in calls:
             if call.outer is None:
                 self._add_words(call, calls[-1].program)
@@ -139,9 +136,8 @@ class Document:
         for word in command.assignments:
             if assignment := ASSIGNMENT.match(word.text):
                 name, value = assignment[1], word.text[assignment.end() :]
-                self._assign(
-                    word, assignment, "prefix" if command.words and not command.array_name else "shell", context_tags
-                )
+                how: SetBy = "prefix" if command.words and not command.array_name else "shell"
+                self._assign(word, assignment, how, context_tags)
                 for inner in _SET.finditer(word.text, assignment.end()):  # JSON of a runtime environment
                     row = word.raw.count("\n", 0, max(word.raw.find(inner["name"]), 0))
                     position = Position(word.position.line + row, word.position.column)
@@ -151,9 +147,8 @@ class Document:
                     self._arrays[name] = [Word(part, part, word.position) for part in parts]
         if command.array_name:
             is_longer = "+=" in command.assignments[0].raw.partition("(")[0]
-            self._arrays[command.array_name] = (
-                self._arrays.get(command.array_name, []) if is_longer else []
-            ) + command.words
+            before = self._arrays.get(command.array_name, []) if is_longer else []
+            self._arrays[command.array_name] = before + command.words
 
     def _assign(self, word: Word, assignment: re.Match[str], how: SetBy, context_tags: frozenset[str]) -> None:
         value = word.text[assignment.end() :]

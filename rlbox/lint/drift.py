@@ -19,7 +19,6 @@ from rlbox.target.target import Pattern
 
 TABLE = Path(__file__).with_name("drift.toml")
 Severity = Literal["error", "warning", "note"]
-OnlyIfSetBy = Literal["", "dockerfile"]
 
 
 class Matcher(SpecModel):
@@ -35,14 +34,13 @@ class Matcher(SpecModel):
     needs: tuple[Pattern, ...] = Field((), description="only when the command line has each of these")
     without: tuple[Pattern, ...] = Field((), description="only when the command line has none of these")
     word: Pattern = Field("", description="words of the command, with their quotes, in which this is found")
-    statement: Pattern = Field(
-        "", description="only when this is in the source of the pipeline; `value` in it is the place"
-    )
+    statement: Pattern = Field("", description="only when this is in the pipeline's source; `value` in it is the place")
     text: Pattern = Field("", description="found in a whole shell text; its part `value` is the place")
     inside: str = Field("", description="only for commands with these context_tags: see `Call.context_tags`")
     outside: tuple[str, ...] = Field((), description="only for commands with none of these context_tags")
-    how: OnlyIfSetBy = Field("", description="only for variables that are set there")
+    how: Literal["", "dockerfile"] = Field("", description="only for variables that are set there")
     check: str = Field("", description="code that finds it")
+    once: bool = Field(False, description="one finding a file, with all lines")
 
 
 class DriftRule(Matcher):

@@ -32,13 +32,9 @@ def guess_format_from_file_name(file_name: str) -> Format | None:
     return _FORMAT_BY_SUFFIX.get(base.rpartition(".")[2] if "." in base else "")
 
 
-def detect_format_or_shell(name: str, text: str) -> Literal["shell", "notes", "yaml", "toml", "dockerfile"]:
-    guesses: dict[str, Format] = {
-        r"#!": "shell",
-        r"(?m)(?:.|\n)*?^[ \t>]*```": "notes",
-        r"(?m)(?:.|\n)*?^FROM \S+": "dockerfile",
-    }
-    formats = (kind for pattern, kind in guesses.items() if re.match(pattern, text[:4000]))
+def detect_format_or_shell(name: str, text: str) -> Format:
+    starts: dict[str, Format] = {"#!": "shell", r"(?ms).*?^[ \t>]*```": "notes", r"(?ms).*?^FROM \S": "dockerfile"}
+    formats = (kind for pattern, kind in starts.items() if re.match(pattern, text[:4000]))
     return guess_format_from_file_name(name) or next(formats, None) or "shell"
 
 
@@ -81,9 +77,7 @@ _COMMAND = re.compile(
     r"|onstart_cmd|shell|bash|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
 )
 _ENTRY = frozenset({"entry"})
-_VARIABLE = re.compile(
-    r"[A-Z][A-Z0-9]*_\w+|PATH|pattern"
-)  # `pattern` of a gate: rules on regular expressions look at it
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH|pattern")  # `pattern` of a gate: a regular expression
 
 
 class Entry(NamedTuple):
@@ -207,9 +201,8 @@ class _YamlPlaces:
         for key, value in node.value:
             if not isinstance(value, ScalarNode) or value.value or value.style:  # a key without a value sets nothing
                 name = self._text(key) if isinstance(key, ScalarNode) else None
-                entries.append(
-                    Entry(name.text if name else "<<", name.start if name else Position(1, 1), self.value(value))
-                )
+                place = (name.text, name.start) if name else ("<<", Position(1, 1))
+                entries.append(Entry(*place, self.value(value)))
         return tuple(entries)
 
     def _text(self, node: Any) -> Source:
@@ -287,18 +280,14 @@ def _add_step(document: Document, rest: Source, context_tags: frozenset[str]) ->
             document.add_argv_unless_options([Word(str(word), str(word), rest.start) for word in words], context_tags)
     elif rest.text.startswith("<<"):  # the here-document is the step itself
         start = rest.text.find("\n") + 1
-        document.add_shell_code(
-            Source(rest.text[start : rest.text.rstrip().rfind("\n") + 1], rest.position_at(start)), context_tags
-        )
+        body = rest.text[start : rest.text.rstrip().rfind("\n") + 1]
+        document.add_shell_code(Source(body, rest.position_at(start)), context_tags)
     else:
         document.add_shell_code(rest, context_tags)
 
 
 READERS: dict[str, Callable[[Document, Source], None]] = {
-    "dockerfile": _read_dockerfile,
-    "notes": _read_notes,
-    "shell": Document.add_shell_code,
-    "toml": _read_toml,
+    "dockerfile": _read_dockerfile, "notes": _read_notes, "shell": Document.add_shell_code, "toml": _read_toml,
     "yaml": _read_yaml,
-}
+}  # fmt: skip
 """What reads a file, or a fence, of a format."""

@@ -41,10 +41,7 @@ class LintFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class _Hit:
-    """Where a rule found its defect; `first_line` is that of its command, `fields` fill the texts.
-
-    `severity` replaces the rule's.
-    """
+    """Where a rule found its defect; `first_line` is its command's, `severity` replaces the rule's."""
 
     position: Position
     first_line: int
@@ -57,8 +54,8 @@ Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[_Hit]]
 
 def _make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> _Hit:
     """Return a hit in a call, at its beginning unless `position` says where."""
-    first_line = call.command.statement.start.line
-    return _Hit(position=position or call.position, first_line=first_line, fields=message_fields)
+    start = call.command.statement.start
+    return _Hit(position=position or call.position, first_line=start.line, fields=message_fields)
 
 
 def _make_hit_at_setting(setting: VariableSetting, **fields: str) -> _Hit:
@@ -109,20 +106,19 @@ def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[
     if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
         return
     source = call.command.statement
-    statement = re.search(matcher.statement, source.text[:_LONGEST_STATEMENT])
-    if statement is None:
-        return
+    statements = [*re.finditer(matcher.statement or "^", source.text[:_LONGEST_STATEMENT])]
     if matcher.word:
-        for word in call.words if not call.outer else ():
+        for word in call.words if statements and not call.outer else ():
             if match := re.search(matcher.word, word.raw):
                 fields = {"name": call.program, "value": word.text, **match.groupdict()}
                 yield _make_hit_at_call(call, word.position, **fields)
-    elif not (matcher.names or matcher.name or matcher.renamed):
-        groups = {name: text for name, text in statement.groupdict().items() if text is not None}
-        position = source.position_at(statement.start("value")) if "value" in groups else None
-        yield _make_hit_at_call(call, position, **{"name": call.program, **groups})
+    elif matcher.names or matcher.name or matcher.renamed:
+        yield from _hits_in_arguments(matcher, document, call) if statements else ()
     else:
-        yield from _hits_in_arguments(matcher, document, call)
+        for statement in statements:
+            groups = {name: text for name, text in statement.groupdict().items() if text is not None}
+            position = source.position_at(statement.start("value")) if "value" in groups else None
+            yield _make_hit_at_call(call, position, **{"name": call.program, **groups})
 
 
 def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iterator[_Hit]:
@@ -145,14 +141,20 @@ def lint_text(
     """
     document = parse_document(name, text)
     known = {**document.pins, **(versions or {})}
-    findings: dict[tuple[str, int, int], LintFinding] = {}
+    findings: list[LintFinding] = []
     for rule in rules:
+        own: dict[tuple[int, int], LintFinding] = {}
         for hit in _hits_of(rule, document, known):
             finding = _finding(rule, document, known, hit)
             ignored = document.get_ignored_rules(finding.line) | document.get_ignored_rules(hit.first_line)
             if not {rule.id, "all"} & ignored:
-                findings.setdefault((rule.id, finding.line, finding.column), finding)
-    return tuple(sorted(findings.values(), key=lambda one: (one.line, one.column, _ORDER[one.severity], one.rule)))
+                own.setdefault((finding.line, finding.column), finding)
+        lines = sorted({line for line, __ in own})
+        if rule.once and len(lines) > 1:
+            also = _(" (also in lines {lines})").format(lines=", ".join(map(str, lines[1:])))
+            own = {min(own): replace(own[min(own)], what=own[min(own)].what + also)}
+        findings += own.values()
+    return tuple(sorted(findings, key=lambda one: (one.line, one.column, _ORDER[one.severity], one.rule)))
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[_Hit]:
@@ -181,7 +183,6 @@ def _fill(text: str, fields: Mapping[str, str]) -> str:
     return message.format(**given | plain)
 
 
-_OTHER_NAMES = {"python -m vllm.entrypoints.openai.api_server": "vllm serve"}
 _BRANCH = re.compile(r"(?m)^\s*(?:if|elif|else|fi|case|esac)\b|;;")
 _CONSTRAINED = ("--no-deps", "-c", "--constraint", "--target", "--dry-run")
 _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatron|swift|llamafactory|axolotl", re.I)
@@ -246,7 +247,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
     """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
     for package, programs in _load_known_options().items():
         for call in document.calls:
-            program = _OTHER_NAMES.get(call.program, call.program)
+            program = call.program.replace("python -m vllm.entrypoints.openai.api_server", "vllm serve")
             program = program if program in programs else program.rpartition(" ")[0]
             if program in programs:
                 known = _KnownNames(package, programs[program], versions)
@@ -259,9 +260,8 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     new = known.suggest(call.program)
-                    yield _make_hit_at_call(
-                        call, name=call.program, value=_("the CLI"), versions=known.versions, new=new
-                    )
+                    fields = {"name": call.program, "value": _("the CLI"), "new": new, "versions": known.versions}
+                    yield _make_hit_at_call(call, **fields)
 
 
 def _arguments(call: Call) -> Iterator[Argument]:
@@ -309,6 +309,19 @@ def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[st
                     yield _make_hit_at_setting(setting, new=known.suggest(setting.name), versions=known.versions)
 
 
+def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
+    """Find arguments that are one variable of a script alone, whose name stands nowhere in it without a dollar."""
+    is_script = [source.text for source in document.shells[:1]] == [document.text]
+    text = re.sub(r"\$\(\(.*?\)\)", "", document.text)  # arithmetic reads a name without a dollar
+    for call in document.calls if is_script else ():
+        for argument in call.arguments if not call.outer else ():
+            if variable := re.fullmatch(rf"\$\{{?({rule.name})\}}?", argument.value):
+                name = variable[1]
+                known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}[^\w}}]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
+                if not re.search(known, text):
+                    yield _make_hit_at_call(call, argument.position, name=argument.name, value=name)
+
+
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find overrides and options that one command gives two values: the last one counts, without a word."""
     for call in document.calls:
@@ -351,7 +364,5 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
                 yield _make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
 
 
-CHECKS: dict[str, Check] = {
-    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "unknown_options": _unknown_options,
-    "unknown_variables": _unknown_variables, "unpinned": _unpinned,
-}  # fmt: skip
+_ALL = (_arithmetic, _repeated_arguments, _unknown_options, _unknown_variables, _unpinned, _unset_variables)
+CHECKS: dict[str, Check] = {check.__name__[1:]: check for check in _ALL}

@@ -132,13 +132,18 @@ class _Reader:
         return _ESCAPES[node.type].sub(lambda escape: escape[1] or "", text) if node.type in _ESCAPES else text
 
     def command(self, node: Node) -> Command:
-        outermost, redirects = node, []
-        while (parent := outermost.parent) and parent.type in ("pipeline", "redirected_statement"):
+        outermost = end = node
+        redirects: list[Node] = []
+        while (parent := end.parent) and (  # a redirection behind a list is that of its last command
+            parent.type in ("pipeline", "redirected_statement")
+            or (parent.type == "list" and parent.children[-1] == end)
+        ):
             if parent.type == "redirected_statement":
                 redirects += [child for child in parent.named_children if child.type.endswith("_redirect")]
-            outermost = parent
+            outermost, end = parent if outermost is end and parent.type != "list" else outermost, parent
         if outermost.id not in self.statements:
-            statement = Source(self.raw(outermost), self.position(outermost), self.source.margin)
+            text = self.data[outermost.start_byte : end.end_byte].decode("utf-8", "replace")
+            statement = Source(text, self.position(outermost), self.source.margin)
             self.statements[outermost.id] = statement, _marks(outermost)
         command = Command(*self.statements[outermost.id])
         for part in [node] if node.type in ("variable_assignment", "test_command") else node.children:

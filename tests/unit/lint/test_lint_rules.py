@@ -136,7 +136,22 @@ BAD = [
     ("""python -c "import torch.distributed as d; d.init_process_group('nccl')" """, "nccl-lone-process"),
     ("""python3 -c 'import ray; ray.get_runtime_context()' || echo down""", "ray-probe"),
     ("python - <<EOF\nimport ray\nprint(ray.is_initialized())\nEOF", "ray-probe"),
+    # commands and values that do not arrive
+    ("docker run vllm/vllm-openai:v0.17.1 vllm serve /m --port 1", "behind-entrypoint"),
+    ('docker run --rm \\\n  docker.io/vllm/vllm-openai:v0.9.1 /bin/bash -c "vllm serve m"', "behind-entrypoint"),
+    ("""ray job submit --runtime-env-json='{"env_vars": {"A_B": 1, "C_D": "0"}}' -- x""", "runtime-env-not-text"),
+    ("""ray job submit --runtime-env-json '{"env_vars": {"C_D": "0", "A_B": true}}' -- x""", "runtime-env-not-text"),
+    ("""ray job submit --runtime-env-json "{'env_vars': {'A_B': '1'}}" -- x""", "runtime-env-json"),
+    ("""J='{"env_vars": {"A_B": "1",}}'\nray job submit --runtime-env-json="$J" -- x""", "runtime-env-json"),
+    ("""ray job submit --runtime-env-json='{"a": "1"\n"b": "2"}' -- x""", "runtime-env-json"),
+    ("set -o pipefail\npython x.py a=1 2>&1 | tee x.log \\\n trainer.resume_mode=disable", "arguments-behind-tee"),
+    ("set -o pipefail\npython x.py 2>&1 | tee x.log --epochs 3", "arguments-behind-tee"),
+    ("vllm serve m \\\n  --dtype auto\n  --max-model-len 8", "broken-continuation"),
+    ("nnodes=2\ntorchrun --nnodes=$nnodes --node-rank=$node_rank x.py", "unset-variable"),
+    ("python x.py --size $size --steps $((8 / (size * 2)))", "unset-variable"),
+    ("a=1\npython x.py data.val=${val_path} data.train=$a", "unset-variable"),
     # packages and containers
+    ("pip install -U pip && pip install six>=1.16 wheel", "unquoted-bound"),
     ("pip install -U transformers", "pip-replaces-matched"),
     ("uv pip install wandb numpy pandas", "pip-replaces-matched"),
     ("python3 -m pip install vllm", "pip-replaces-matched"),
@@ -239,6 +254,18 @@ GOOD = [
     "vastai create instance 1 --image a:1 --disk 200 --env '-e A=1 -p 8000:8000' --ssh",
     "nvidia-smi --query-gpu=name --format=csv,noheader | grep A800; nvidia-smi topo -m; watch -n 1 nvidia-smi",
     "hf download a/b; ulimit -n 65536; tmux new -s sft_train; tmux attach -t sft_train",
+    "docker run --entrypoint bash vllm/vllm-openai:v0.17.1 -c 'vllm serve m'; docker run a/vllm-openai:1 vllm serve m",
+    "docker run vllm/vllm-openai:v0.17.1 --model serve/m; docker run lmsysorg/sglang:v0.5.5 bash -c 'echo 1'",
+    """ray job submit --runtime-env-json='{"env_vars": {"A_B": "x:True,}"}, "config": {"eager": true}}' -- x""",
+    """ray job submit --runtime-env-json='{"env_vars": {"A_B": "'$A_B'"}, "pip": ["a", "b"]}' -- x""",
+    "set -o pipefail\npython x.py a.b=1 2>&1 | tee --append $(date +%F).log",
+    "vllm serve m \\\n  --dtype auto\nA=(\n  --b 1\n  --c 2\n)",
+    "for lr in 1 2; do python x.py --lr $lr; done; while read -r seed; do python x.py --seed $seed; done < f",
+    "source env.sh\npython x.py --size $size",
+    "python x.py --size ${size:-1} --local $size; ssh h \"python x.py --a \\$other\"; bash -c 'python x.py --b $b'",
+    "python x.py --model $MODEL --rank $SLURM_PROCID --user $USER",
+    "# usage: size=8 x.sh\npython x.py --size $size",
+    "pip install six 2>1.log && pip install 'six>=1' \"wheel>=2\" > 3.log",
     "git config --local url.https://m/.insteadOf https://g/",
     "case $1 in\n  -h|--help) usage ;;\n  *) exit 2 ;;\nesac",
     "f() { echo $1; }\nfor x in a b; do f $x; done\nwhile read l; do echo $l; done < f",
@@ -249,6 +276,38 @@ GOOD = [
 @pytest.mark.parametrize("text", GOOD, ids=range(len(GOOD)))
 def test_a_line_that_works_is_left_alone(text: str) -> None:
     assert rules_of(text) == []
+
+
+SERVICE = "services:\n  a:\n    image: vllm/vllm-openai:v0.10.0\n"
+BY_FORMAT = [
+    ("x.yaml", f"{SERVICE}    ipc: host\n    command:\n    - serve\n    - m\n", ["service-behind-entrypoint"]),
+    ("x.yaml", f"{SERVICE}    command: vllm serve m --port 1\n", ["service-behind-entrypoint"]),
+    ("x.yaml", f'{SERVICE}    command: ["bash", "-c", "vllm serve m"]\n', ["service-behind-entrypoint"]),
+    ("x.yaml", f"{SERVICE}    command: --model m --port 1\n", []),
+    ("x.yaml", f"{SERVICE}    entrypoint: [bash, -c]\n    command: [vllm serve m]\n", []),
+    ("x.yaml", f"{SERVICE}  b:\n    image: a/b:1\n    command: bash -c 'vllm serve m'\n", []),
+    ("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nCMD ["vllm", "serve", "m"]\n', ["cmd-behind-entrypoint"]),
+    ("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nCMD ["--model", "m"]\n', []),
+    ("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT []\nCMD ["vllm", "serve", "m"]\n', []),
+    ("Dockerfile", "FROM vllm/vllm-openai-rocm:v0.26.0\nCMD bash\n", []),
+    ("Dockerfile", "FROM vllm/vllm-openai:v0.9.1 AS a\nFROM debian:12\nCMD bash\n", []),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), BY_FORMAT)
+def test_a_program_behind_an_entrypoint_is_found(name: str, text: str, expected: list[str]) -> None:
+    assert rules_of(text, name) == expected
+
+
+def test_each_bound_without_quotes_is_found() -> None:
+    text = "FROM a/b:1\nRUN pip install -U pip \\\n && pip install six>=1.16 wheel>=0.4 x\n"
+    found = [(one.line, one.column) for one in lint_text("Dockerfile", text, load_drift_rules())]
+    assert found == [(3, 20), (3, 32)]
+
+
+def test_processes_ended_by_name_are_one_finding_with_all_lines() -> None:
+    (found,) = lint_text("x.sh", "pkill -9 ray\nsleep 1\npkill -9 python\npkill -9 x", load_drift_rules())
+    assert (found.line, "lines 3, 4" in found.what) == (1, True)
 
 
 def test_what_a_document_says_of_its_machine_decides() -> None:
