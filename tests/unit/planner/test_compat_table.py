@@ -66,6 +66,8 @@ def test_the_table_is_well_formed() -> None:
     named = {condition.name for fact in TABLE.facts for condition in fact.conditions()}
     assert sorted(named - set(TABLE.versions)) == []
     assert [row["id"] for row in load_toml(COMPAT)["fact"] if ("any" in row) == ("needs" in row)] == []
+    # the solver keeps one condition of `when` for each name
+    assert [fact.id for fact in TABLE.facts if len({one.name for one in fact.when}) < len(fact.when)] == []
 
 
 def test_the_generated_file_is_well_formed() -> None:

@@ -70,6 +70,30 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
         (("vllm==0.8.5.post1", "transformers==4.57.1"), {}, {"vllm-aimv2"}, {"transformers": "4.53.3"}),
         (("flash-attn-3==3.0.0",), GPU_A800, {"flash-attn-3-hopper"}, {"flash-attn-3": ""}),
         (("datasets==2.14.4", "pyarrow==26.0.1"), {}, {"datasets-pyarrow"}, {"datasets": "2.15.0"}),
+        (("transformers==5.8.1", "kernels==0.15.2"), {}, {"kernels-0-15-transformers"}, {"kernels": "0.14.1"}),
+        (
+            ("transformers==4.57.6", "kernels==0.14.1"),
+            {},
+            {"kernels-0-14-hub", "transformers-4-54-0-huggingface-hub"},
+            {"kernels": "0.12.3"},
+        ),
+        (("transformers==5.11.0", "peft==0.17.1"), {}, {"peft-transformers-5"}, {"peft": "0.18.1"}),
+        (("ray[llm]==2.55.1", "vllm==0.22.1"), {}, {"ray-llm-2-55-vllm"}, {"vllm": "0.21.0"}),
+        (("ray[llm]==2.54.0", "vllm==0.17.0"), {}, {"ray-llm-2-54-vllm"}, {"vllm": "0.16.0"}),
+        (
+            ("torch==2.6.0", "flash-attn==2.8.2"),
+            GPU_A800,
+            {"flash-attn-2-8-abi", "torch-2-6-abi-old", "torch-2-6-0"},
+            {"default": "12.6"},
+        ),
+        (
+            ("flashinfer-cubin==0.6.12", "flashinfer-python==0.6.13"),
+            {},
+            {"flashinfer-cubin-same"},
+            {"flashinfer-cubin": "0.6.13"},
+        ),
+        (("trl==1.0.0", "vllm==0.20.1"), {}, {"trl-1-0-vllm"}, {"trl": "1.8.0"}),
+        (("trl==0.23.1", "transformers==4.55.4"), {}, {"trl-0-23-transformers"}, {"trl": "0.22.2"}),
     ],
 )
 def test_a_contradiction_is_named_with_the_nearest_change(
@@ -78,6 +102,23 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     found = verdict(*packages, hardware=hardware)
     assert {rule.id for rule in found.conflicting_facts} == facts
     assert nearest in ways(found)[:3]
+
+
+@pytest.mark.parametrize(
+    "packages",
+    [
+        ("vllm==0.11.0", "torch==2.8.0", "transformers==4.57.1"),
+        ("transformers==4.57.6", "kernels==0.12.3"),
+        ("transformers==5.14.1", "kernels==0.15.2"),
+        ("transformers==5.7.0", "peft==0.15.2"),
+        ("transformers==5.5.0", "peft==0.18.1"),
+        ("torch==2.6.0", "flash-attn==2.7.4.post1"),
+        ("trl==0.27.2", "vllm==0.12.0", "torch==2.9.0", "transformers==4.57.3"),
+        ("ray==2.55.1", "vllm==0.22.1"),
+    ],
+)
+def test_a_set_that_works_contradicts_nothing(packages: tuple[str, ...]) -> None:
+    assert verdict(*packages, hardware={"arch": "sm_90", "grade": "datacenter"}).is_consistent
 
 
 def test_two_pins_move_together_when_one_does_not_help() -> None:
