@@ -139,8 +139,9 @@ def read_files_into_page_cache(app: App, paths: tuple[Path, ...]) -> int:
     if app.dry_run:
         return app.print_dry_run(data, text, _("read {size} into memory").format(size=size))
     began = time.monotonic()
-    with show_byte_progress(app, translate(_("into memory")), total) as on_bytes:
-        _read_into_page_cache(files, on_bytes)
+    progress = show_byte_progress(app, translate(_("into memory")), total)
+    with progress as on_bytes, ThreadPoolExecutor(_THREADS) as workers:
+        list(workers.map(lambda path: _read_file(path, on_bytes), files))
     seconds = max(time.monotonic() - began, 1e-6)
     speed = decimal_size_text(total / seconds)
     read = _("{files}: read into memory in {time} ({speed}/s)")
@@ -182,11 +183,6 @@ def _require_free_memory(files: dict[Path, int], available: int) -> None:
         else _("{count} files from {first} on").format(count=len(files), first=first),
         next_step=_("warm fewer files, end what uses the memory, or raise the container's limit (run.memory_gib)"),
     )
-
-
-def _read_into_page_cache(files: dict[Path, int], on_bytes: Callable[[int], None]) -> None:
-    with ThreadPoolExecutor(_THREADS) as workers:
-        list(workers.map(lambda path: _read_file(path, on_bytes), files))
 
 
 def _read_file(path: Path, on_bytes: Callable[[int], None]) -> None:

@@ -98,7 +98,7 @@ def _report_failure(error: Exception, words: Sequence[str]) -> int:
         _print(error.message)
     else:
         _print(_("rlbox: error: {error}").format(error=failure))
-    if _wants_json(words):
+    if "--json" in (words[: words.index("--")] if "--" in words else words):  # behind it stand a command's own words
         print_json_with_schema_version(data)
     elif dry:  # the verdict that the real command would have ended with
         lines = replace(dry, refusals=dry.refusals[:-1]).format_comments("")[:-1] + dry.format_comments("")[-1:]
@@ -137,10 +137,6 @@ def _discard_output() -> None:
 
 def _print(text: str) -> None:
     sys.stderr.write(sanitize_for_terminal(translate(text)) + "\n")
-
-
-def _wants_json(words: Sequence[str]) -> bool:
-    return "--json" in (words[: words.index("--")] if "--" in words else words)  # behind it stand a command's own words
 
 
 def _report_bug(error: Exception) -> int:

@@ -15,11 +15,7 @@ from rlbox.cli.options import complete_target, pass_app_with_shared_options, tar
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.files import (
-    load_pinned_versions_spec_over_lock,
-    load_spec_targets_or_none,
-    read_texts_noting_problems,
-)
+from rlbox.lint.files import load_pinned_versions_spec_over_lock, load_spec_targets_or_none, read_texts_noting_problems
 from rlbox.lint.rules import LintFinding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (

@@ -219,11 +219,8 @@ def find_benign_reason(candidate: Candidate, log_events: LogEvents) -> Literal["
         return "survived"
     is_unsure = candidate.event.certainty == POSSIBLE_FAILURE and not candidate.match
     is_far = log_events.line_count - candidate.event.last_number > _FAR
-    return (
-        "survived"
-        if not hard and (counts["saved"] or counts["validated"] or counts["bar"] >= 3 or (is_unsure and is_far))
-        else ""
-    )
+    went_on = counts["saved"] or counts["validated"] or counts["bar"] >= 3 or (is_unsure and is_far)
+    return "survived" if went_on and not hard else ""
 
 
 def _marks_after(candidate: Candidate, read: LogEvents) -> list[ProgressMark]:

@@ -166,11 +166,8 @@ class EventReader:
         ends = [event for trace in self._open.values() if (event := make_traceback_event(trace))]
         for event in ends:
             self._complete(event)
-        return replace(
-            self.read,
-            events=[*self.read.events, *ends],
-            step_like_lines_at_end=self._around.find_step_like_lines_before(self.read.line_count + 1),
-        )
+        above = self._around.find_step_like_lines_before(self.read.line_count + 1)
+        return replace(self.read, events=[*self.read.events, *ends], step_like_lines_at_end=above)
 
     def _see(self, number: int, text: str, hit: bool) -> None:
         if hit:
@@ -207,13 +204,8 @@ class EventReader:
 
     def _hear(self, row: LogLine) -> None:
         last = self.read.events[-1] if self.read.events else None
-        if (
-            last
-            and last.writer == row.writer
-            and row.number - last.last_number <= _BEHIND
-            and says_work_continues(row.body)
-        ):
-            last.work_continued = True
+        if last and last.writer == row.writer and row.number - last.last_number <= _BEHIND:
+            last.work_continued = last.work_continued or says_work_continues(row.body)
 
     def _owner(self, row: LogLine) -> str | None:
         if row.writer in self._open:
@@ -283,12 +275,10 @@ class EventReader:
             row.has_timestamp_but_no_level_or_call_site and event.log_line.has_timestamp_but_no_level_or_call_site
         )
         is_other = row.has_prefix and bool(row.clock) and not are_stamped_alike
-        if is_other or row.level != NO_LEVEL or len(event.tail) >= _TAIL:
-            del self._tails[row.writer]
-            return False
-        if not event.names_exception and (
-            rate_failure_certainty(row) >= STATED_FAILURE or self._catalogue.has_match(row.body)
-        ):
+        is_end = is_other or row.level != NO_LEVEL or len(event.tail) >= _TAIL
+        if not is_end and not event.names_exception:
+            is_end = rate_failure_certainty(row) >= STATED_FAILURE or self._catalogue.has_match(row.body)
+        if is_end:
             del self._tails[row.writer]
             return False
         event.tail.append((row.number, row.body.strip()))
@@ -319,10 +309,8 @@ class EventReader:
         if len(self.read.events) < _WITH_LINES_ABOVE:
             event.lines_above = self._around.get_space_joined_lines_above(event.first_number)
         if self._excused:
-            heads = (
-                (event.first_number, event.log_line.text),
-                *((one.number, one.full_line) for one in event.exceptions),
-            )
+            heads = [(event.first_number, event.log_line.text)]
+            heads += ((one.number, one.full_line) for one in event.exceptions)
             event.is_declared_harmless = any(self._excused(number, text) for number, text in heads)
 
     def _keep(self, event: Event) -> None:
@@ -358,9 +346,8 @@ class EventReader:
             if len(self.read.progress_marks) >= _MARKS:
                 del self.read.progress_marks[_MARKS // 2]
             clock = row.clock or _find_clock_at_or_above(block, index, lines=20)
-            self.read.progress_marks.append(
-                ProgressMark(number, sign, text[:_MARKED], clock, row.writer, row.rank, row.host)
-            )
+            mark = ProgressMark(number, sign, text[:_MARKED], clock, row.writer, row.rank, row.host)
+            self.read.progress_marks.append(mark)
 
 
 def _find_clock_at_or_above(block: LineBlock, index: int, lines: int) -> str:

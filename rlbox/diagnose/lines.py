@@ -177,15 +177,8 @@ def _parse_json_line(number: int, text: str, body: str) -> LogLine | None:
     clock = get_first_text("time", "timestamp", "ts", "asctime")
     said = f"{message}: {extra}" if extra and extra not in message else message
     writer = next((str(data[key]) for key in ("rank", "actor_name", "process", "pid") if key in data), "")
-    return LogLine(
-        number,
-        text,
-        said.split("\n")[0],
-        writer,
-        level=LEVELS.get(level.upper(), NO_LEVEL),
-        clock=clock,
-        has_prefix=True,
-    )
+    grade = LEVELS.get(level.upper(), NO_LEVEL)
+    return LogLine(number, text, said.split("\n")[0], writer, level=grade, clock=clock, has_prefix=True)
 
 
 NO_YEAR = 2000

@@ -46,12 +46,8 @@ def _get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | Non
 
 def _number_logs_by_name(names: Sequence[str]) -> dict[int, int]:
     """Return the place of each log by name, so that another order of the same logs gives the same root."""
-    order = sorted(range(len(names)), key=lambda index: _split_numbers(names[index]))
-    return {index: place for place, index in enumerate(order)}
-
-
-def _split_numbers(name: str) -> list[int | str]:
-    return [int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)]
+    parts = [[int(part) if part.isdecimal() else part for part in _NUMBERS.split(name)] for name in names]
+    return {index: place for place, index in enumerate(sorted(range(len(names)), key=parts.__getitem__))}
 
 
 def find_year_or_2000(logs: Sequence[LogEvents]) -> int:
@@ -177,10 +173,6 @@ def _split_recovered(
     return [one for one in candidates if not one.benign_reason], alive
 
 
-def _normalize_message(text: str) -> str:
-    return _mask_numbers(text.partition(": ")[2] or text)[:80]
-
-
 def _mask_numbers(text: str) -> str:
     return _DIGITS.sub("0", text)
 
@@ -266,11 +258,8 @@ class CausalLink:
         """The class in this chain: the first is the root; a wrapper of the root's cause is relayed."""
         if self.cause_index < 0:
             return "root"
-        return (
-            "relayed"
-            if self.candidate.is_wrapper and self.candidate.causal_role == "root"
-            else self.candidate.causal_role
-        )
+        role = self.candidate.causal_role
+        return "relayed" if self.candidate.is_wrapper and role == "root" else role
 
 
 class FailureChain(NamedTuple):
@@ -302,11 +291,8 @@ def build_chain(root: Candidate, candidates: Sequence[Candidate], benign: Sequen
 
 def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
     """Return a warning that a process was stopped or a peer is gone as a consequence; else None."""
-    if (
-        candidate.benign_reason != "level"
-        or candidate.event.exceptions
-        or (candidate.match and candidate.match.signature.role == "benign")
-    ):
+    is_benign = candidate.match and candidate.match.signature.role == "benign"
+    if candidate.benign_reason != "level" or candidate.event.exceptions or is_benign:
         return None
     lines_before = root.event.first_number - candidate.event.last_number
     if candidate.event.log_index == root.event.log_index and lines_before > _BEFORE:
@@ -320,21 +306,13 @@ def _find_echo(candidate: Candidate, root: Candidate) -> Candidate | None:
 def _link(candidate: Candidate, root: Candidate, chain: list[CausalLink]) -> CausalLink | None:
     if (place := _find_quoted(candidate, chain)) >= 0:
         return CausalLink(candidate, "quoted", place)
-    if (
-        candidate.is_wrapper
-        and candidate.cause_id_or_empty
-        and candidate.cause_id_or_empty == root.cause_id_or_empty
-        and not _precedes(candidate, root)
-    ):
+    has_same_cause = candidate.cause_id_or_empty == root.cause_id_or_empty
+    if candidate.is_wrapper and candidate.cause_id_or_empty and has_same_cause and not _precedes(candidate, root):
         return CausalLink(candidate, "quoted", 0)
     own = [index for index, link in enumerate(chain) if _has_same_writer(link.candidate, candidate)]
     if own and not _precedes(candidate, root):
         return CausalLink(candidate, "same-lane", own[-1])
-    if (
-        candidate.causal_role == "root"
-        and candidate.score >= 1
-        and candidate.cause_id_or_empty != root.cause_id_or_empty
-    ):
+    if candidate.causal_role == "root" and candidate.score >= 1 and not has_same_cause:
         return None if candidate.match or _precedes(candidate, root) else CausalLink(candidate, "time", 0)
     if candidate.causal_role in ("victim", "relayed", "root") and _COLLECTIVE.search(candidate.text):
         return CausalLink(candidate, "collective", 0)
@@ -346,7 +324,7 @@ def _link(candidate: Candidate, root: Candidate, chain: list[CausalLink]) -> Cau
 def _find_quoted(candidate: Candidate, chain: list[CausalLink]) -> int:
     text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
     for index, link in enumerate(chain):
-        said = _normalize_message(link.candidate.text)
+        said = _mask_numbers(link.candidate.text.partition(": ")[2] or link.candidate.text)[:80]
         if len(said) >= _LEAST_QUOTE and said in text:
             return index
     return -1

@@ -199,11 +199,8 @@ class TracebackParser:
         """Whether a line behind the exception is another statement of the same process."""
         if row.follows_progress_bar:
             return True
-        if (
-            row.has_prefix
-            and (row.clock or row.logging_call_site)
-            and not (self.has_only_timestamp_prefix and row.has_timestamp_but_no_level_or_call_site)
-        ):
+        is_stamped_alike = self.has_only_timestamp_prefix and row.has_timestamp_but_no_level_or_call_site
+        if row.has_prefix and (row.clock or row.logging_call_site) and not is_stamped_alike:
             same = row.logging_call_site == self.head.logging_call_site and bool(row.logging_call_site)
             return not (same and self.prefixed)
         return row.has_prefix != self.head.has_prefix and bool(self._blank)

@@ -52,18 +52,16 @@ def check_environment_variables(
     environ: Mapping[str, str], dotenv_dirs: Sequence[str], requirements: Requirements
 ) -> Iterator[Finding]:
     yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
-    if wrong := [f"{name}={environ[name]}" for name in _THREADS if not _are_positive(environ.get(name, "1"))]:
-        yield make_finding("threads-value", seen=", ".join(wrong))
+    counts = {name: environ[name].split(",") for name in _THREADS if name in environ}
+    wrong = [name for name, parts in counts.items() if any((parse_digits(part.strip()) or 0) <= 0 for part in parts)]
+    if wrong:
+        yield make_finding("threads-value", seen=", ".join(f"{name}={environ[name]}" for name in wrong))
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}
     if proxies and "*" not in spared and (missing := [name for name in _LOCAL if name not in spared]):
         yield make_finding("proxy-for-localhost", proxies=", ".join(proxies), missing=" and ".join(missing))
     if len(folder := environ.get("RAY_TMPDIR", "")) > _RAY_FOLDER:
         yield make_finding("ray-tmpdir-long", count=len(folder), ray_folder=_RAY_FOLDER, folder=folder)
-
-
-def _are_positive(numbers: str) -> bool:
-    return all((parse_digits(part.strip()) or 0) > 0 for part in numbers.split(","))
 
 
 def check_tokens_and_dotenv_files(

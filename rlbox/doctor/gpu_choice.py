@@ -42,12 +42,6 @@ def get_gpus_option_or_env(option: str) -> str:
     return option or os.environ.get(GPUS_VARIABLE, "")
 
 
-def _probe_engine_gpu_support() -> GpuSupport:
-    return probe_gpu_support(
-        connect_engine().info(), find_engine_url(), is_local=is_engine_on_unix_socket() and not is_in_rlbox_image()
-    )
-
-
 def choose_and_print_gpu_access(app: App, image: ImagePlan, gpus_option: str) -> GpuAccess:
     """Return how a container of the target's image gets its GPUs; a target without any asks no engine."""
     option = get_gpus_option_or_env(gpus_option)
@@ -57,7 +51,9 @@ def choose_and_print_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
         if request.is_none and not image.container.gpus:
             return NO_GPUS
         access = choose_gpu_access(request, GpuSupport(is_local=False, is_cdi_enabled=True))  # where none answers
-        support = GpuSupport() if request.is_none else _probe_engine_gpu_support()
+        support, is_local = GpuSupport(), is_engine_on_unix_socket() and not is_in_rlbox_image()
+        if not request.is_none:
+            support = probe_gpu_support(connect_engine().info(), find_engine_url(), is_local=is_local)
         access = choose_gpu_access(request, support, set_gpu_count_env=bool(option))
         if not request.is_none:
             app.print_status(_("GPUs: {access}").format(access=access.describe()))

@@ -115,8 +115,7 @@ def _make(tunnel: EngineTunnelInfo, project: Project, helper: HelperContainerSpe
             else [Mount(helper.data_dir, helper.data_dir, type="bind")],  # it must be there
         )
         container.put_archive(
-            "/",
-            create_helper_start_archive(project, helper, owner_uid=tunnel.remote_uid, owner_gid=tunnel.remote_gid),
+            "/", create_helper_start_archive(project, helper, owner_uid=tunnel.remote_uid, owner_gid=tunnel.remote_gid)
         )
         return container
     except (APIError, ImageNotFound) as error:

@@ -32,23 +32,9 @@ _LIB, _OTHER = "files/opt/rlbox/lib/rlbox/", "other/opt/rlbox/lib/"
 _OTHER_LIB = f"{_OTHER}rlbox/"
 _NAMES = ("__main__.py", "version.py")  # how rlbox is started by hand, and what it calls itself
 HASHED_PACKAGES = (
-    "i18n",
-    "config",
-    "system",
-    "secrets",
-    "ssh",
-    "engine",
-    "sandbox",
-    "job",
-    "logs",
-    "diagnose",
-    "gate",
-    "hang",
-    "record",
-    "doctor",
-    "supervise",
-    "evaluation",
-)
+    "i18n", "config", "system", "secrets", "ssh", "engine", "sandbox", "job", "logs", "diagnose", "gate", "hang",
+    "record", "doctor", "supervise", "evaluation",
+)  # fmt: skip
 """Packages that decide an image: a container runs nothing of the others to carry out, check or explain a run."""
 _NOT_INSIDE = ("doctor/gpu_choice.py", "doctor/host.py", "i18n/locale/")
 BAKED_CA_PATH = "files/opt/rlbox/share/ca.crt"

@@ -49,7 +49,6 @@ from rlbox.image.plan import (
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
-from rlbox.target.lock import Package
 from rlbox.target.target import load_target
 
 
@@ -213,7 +212,8 @@ class BuildInputs:
         rows += [(layer_dir_relative_to_wheels(layer.name), package) for layer in layers for package in layer.packages]
         found: dict[str, Path] = {}
         for folder, package in rows:
-            if everything or _carried(folder, package) or package.file in self._local:
+            is_carried = folder == "uv" or not package.is_from_python_or_torch_index
+            if everything or is_carried or package.file in self._local:
                 found[f"{folder}/{package.file}"] = store.path(package.sha256)
                 if everything and not package.is_wheel:
                     found |= {f"{folder}/{tool.file}": store.path(tool.sha256) for tool in lock.build.packages}
@@ -225,7 +225,3 @@ def _engine() -> tuple[int, ...]:
         return read_docker_server_version_or_raise()
     except EngineError:  # a context is written for whatever engine builds it
         return ()
-
-
-def _carried(folder: str, package: Package) -> bool:
-    return folder == "uv" or not package.is_from_python_or_torch_index

@@ -39,7 +39,7 @@ class LogFollower:
         self._log = log_name
         self._tails: dict[Path, FileFollower] = {}
         paths = self._find()
-        latest = max(paths, key=_get_mtime, default=run_dir).parent
+        latest = max(paths, key=mtime_or_zero, default=run_dir).parent
         for path in paths:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
                 self._tails[path] = FileFollower(
@@ -61,8 +61,8 @@ class LogFollower:
         return list_logs_or_empty(self._run_dir, self._stage, self._log)
 
 
-def _get_mtime(path: Path) -> float:
+def mtime_or_zero(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except OSError:
+    except OSError:  # a stage that is tried again moves its logs
         return 0.0

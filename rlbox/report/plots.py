@@ -220,13 +220,12 @@ def draw_resource_plots(samples: Sequence[ResourceSample], labels: Mapping[str, 
         points = [(at, y) for at, sample in timed if (y := value(sample)) is not None]
         return PlotSeries(name=name, points=thin_points_to_extremes(points, _RESOURCE_POINTS))
 
-    def over_parts(field: str) -> list[PlotSeries]:
-        return [over(name, partial(_read_part, name, field)) for name in _list_largest_parts(samples)]
-
     drawn: list[tuple[str, str, list[PlotSeries]]] = []
     for plot, unit, lines in _RESOURCE_PLOTS:
         series = [over(labels[label], attrgetter(field)) for label, field in lines]
-        drawn.append((plot, unit, series + (over_parts(_PART_FIELDS[plot]) if plot in _PART_FIELDS else [])))
+        if field := _PART_FIELDS.get(plot):
+            series += [over(name, partial(_read_part, name, field)) for name in _list_largest_parts(samples)]
+        drawn.append((plot, unit, series))
     gpus = sorted({gpu.index for _, sample in timed for gpu in sample.gpus})
     for plot, unit, field, divisor in _GPU_PLOTS:
         drawn.append((plot, unit, [over(f"GPU {index}", partial(_read_gpu, index, field, divisor)) for index in gpus]))

@@ -38,6 +38,7 @@ from rlbox.logs.progress import (
     parse_progress_line,
     select_ranked_metrics,
 )
+from rlbox.logs.run_logs import mtime_or_zero
 from rlbox.record.resources import RESOURCES_FILE, ResourceSample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.system.json_files import parse_valid_json_objects
@@ -131,7 +132,8 @@ class RunSnapshot:
 
 def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     stage = next((s for s in state.stages if s.state in ("starting", "running")), None)
-    samples = _parse_samples(read_tail_lines_or_empty(run_dir / RESOURCES_FILE, _END_BYTES))
+    rows = parse_valid_json_objects(read_tail_lines_or_empty(run_dir / RESOURCES_FILE, _END_BYTES).splitlines())
+    samples = [sample for row in rows if (sample := parse_sample(row))]
     history = [(at, sample.disk_free_bytes) for sample in samples if (at := zoned_iso_to_unix(sample.t)) is not None]
     sample, disk_full_in_s = samples[-1] if samples else None, estimate_seconds_until_disk_full(history)
     if stage is None:
@@ -160,24 +162,13 @@ def read_run_snapshot(run_dir: Path, state: RunState) -> RunSnapshot:
     )
 
 
-def _get_mtime_ns(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:  # a stage that is tried again moves its logs
-        return 0
-
-
-def _parse_samples(data: bytes) -> list[ResourceSample]:
-    return [sample for row in parse_valid_json_objects(data.splitlines()) if (sample := parse_sample(row))]
-
-
 def _parse_readings(data: bytes) -> list[ProgressReading]:
     texts = (part.decode("utf-8", "replace") for __, at in find_progress_candidates(data) for part in at.split(b"\r"))
     return [reading for text in texts if (reading := parse_progress_line(text))]
 
 
 def _find_last_line(logs: Mapping[Path, bytes]) -> str:
-    for path in sorted(logs, key=_get_mtime_ns, reverse=True):
+    for path in sorted(logs, key=mtime_or_zero, reverse=True):
         lines = logs[path].decode("utf-8", "replace").replace("\r", "\n").split("\n")
         for line in reversed(lines):
             text = "".join(c if c.isprintable() else " " for c in strip_ansi_escapes(line)[:_LINE_LIMIT]).strip()

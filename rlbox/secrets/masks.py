@@ -110,7 +110,8 @@ class SecretMasker:
     @functools.cached_property
     def _patterns(self) -> MaskPatterns:
         texts = {text for value in self.values for text in _pieces(value)}
-        return MaskPatterns({form for text in texts for form in _encodings(text)})
+        encodings = (_escapes, _url_forms, _base64_forms, _number_forms)
+        return MaskPatterns({*texts, *(form for text in texts for encode in encodings for form in encode(text))})
 
     def create_secrets_only_mask_stream(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
@@ -169,10 +170,6 @@ def _pieces(value: str) -> set[str]:
     """Return a secret, and of one of several lines each long one by itself too."""
     lines = [line.strip() for line in value.splitlines()]
     return {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)} - {""}
-
-
-def _encodings(text: str) -> set[str]:
-    return {text, *_escapes(text), *_url_forms(text), *_base64_forms(text), *_number_forms(text)}
 
 
 def _escapes(text: str) -> set[str]:
