@@ -1,10 +1,8 @@
-"""Goals 7 and 8: a build that need not happen, and what rlbox adds to one that must."""
+"""Goal 7: a build that need not happen."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.pairs import Case, Sample
@@ -15,30 +13,6 @@ def unchanged(place: Place) -> Sample:
     """`rlbox build` proves that nothing changed; the anchor has BuildKit find that out."""
     own = place.kept.get(OwnImage)
     return place.compare(own.place.rlbox("build", own.name, says="unchanged"), quiet_build(own.place, own.name))
-
-
-def through_buildkit(place: Place) -> Sample:
-    """`rlbox build --rebuild` against the command that it runs; every step is in BuildKit's cache."""
-    own = place.kept.get(OwnImage)
-    argv = _bare_build(own.place, own.name)
-    ours = own.place.rlbox("build", own.name, "--rebuild", says="built")
-    return place.compare(ours, _cached(own.place, argv), own.place.python(_through_library(own.image, argv)))
-
-
-def bare_build_after(place: Place, target: str, change: Callable[[], None]) -> Case:
-    """Return the command of `rlbox build` as `_through_library` runs it, each time after `change` of the target."""
-    argv = _bare_build(place, target)
-
-    def before() -> None:
-        change()
-        run(place.rlbox("render", target, "--context", argv[-1]).argv, env=place.env, cwd=place.project)
-
-    return replace(place.python(_through_library(place.image(target), argv)), before=before)
-
-
-def _through_library(image: str, argv: tuple[str, ...]) -> str:
-    """Return a Python program that asks the engine for an image through docker-py and runs a build."""
-    return f"import docker, subprocess; docker.from_env().images.get({image!r}); subprocess.run({argv!r}, check=True)"
 
 
 def quiet_build(place: Place, target: str) -> Case:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks import building, evidencing, gating, hanging, rendering, running, startup, warming, watching
+from benchmarks import building, hanging, running, startup, watching
 from benchmarks.goal import Goal
 from benchmarks.image_goals import IMAGE_GOALS
 from benchmarks.log_goals import LOG_GOALS
 
 CLICK = "python -c 'import click'"
-JINJA = "python -c 'import click,jinja2'"
 
 GOALS = (
     Goal(key="1", what="rlbox --version", anchor=CLICK, gate=1.6, stretch=None, measure=startup.words("--version")),
@@ -44,71 +43,12 @@ GOALS = (
         key="3c", what="usage error", anchor=CLICK, gate=1.6, stretch=None, measure=startup.words("buidl", exit_code=2)
     ),
     Goal(
-        key="4",
-        what="render, rendered files missing",
-        anchor=JINJA,
-        gate=1.35,
-        stretch=1.10,
-        measure=rendering.files_missing,
-    ),
-    Goal(
-        key="4b",
-        what="render, nothing changed",
-        anchor=JINJA,
-        gate=None,
-        stretch=0.65,
-        measure=rendering.nothing_changed,
-    ),
-    Goal(
-        key="4c",
-        what="render, target's file changed",
-        anchor=JINJA,
-        gate=None,
-        stretch=None,
-        measure=rendering.spec_changed,
-    ),
-    Goal(
-        key="5",
-        what="render 50 targets, files missing",
-        anchor="rlbox render of one",
-        gate=2.5,
-        stretch=1.2,
-        measure=rendering.many,
-    ),
-    Goal(
-        key="5b",
-        what="render 50 targets, all changed",
-        anchor="rlbox render of one",
-        gate=None,
-        stretch=None,
-        measure=rendering.many_changed,
-        rounds=5,
-    ),
-    Goal(
-        key="6",
-        what="render in process, a line",
-        anchor="hpccm in process, a line",
-        gate=0.5,
-        stretch=0.16,
-        measure=rendering.per_line,
-    ),
-    Goal(
         key="7",
         what="rlbox build, nothing changed",
         anchor="docker buildx build -q, no-op",
         gate=1.0,
         stretch=0.5,
         measure=building.unchanged,
-        rounds=11,
-    ),
-    Goal(
-        key="8",
-        what="rlbox build --rebuild, all cached",
-        anchor="docker buildx build, same flags",
-        gate=1.20,
-        stretch=1.10,
-        measure=building.through_buildkit,
-        of_limit=2.0,
         rounds=11,
     ),
     Goal(
@@ -172,56 +112,6 @@ GOALS = (
         quick_rounds=1,
     ),
     Goal(
-        key="26d",
-        what="a stage that writes 400 MB at once",
-        anchor="200 MB/s",
-        gate=1.0,
-        stretch=0.5,
-        measure=watching.catching_up,
-        rounds=3,
-        quick_rounds=1,
-    ),
-    Goal(
-        key="26e",
-        what="memory for 5 GB of log (quick: 200 MB)",
-        anchor="30 MB",
-        gate=1.0,
-        stretch=0.2,
-        measure=watching.memory,
-        rounds=25,
-        quick_rounds=1,
-    ),
-    Goal(
-        key="26f",
-        what="gate of smoke and 20 rules, 256 MiB",
-        anchor="200 MB/s",
-        gate=None,
-        stretch=1.0,
-        measure=gating.against_the_goal,
-        rounds=5,
-        quick_rounds=1,
-    ),
-    Goal(
-        key="26g",
-        what="the same",
-        anchor="reading the log",
-        gate=None,
-        stretch=50.0,
-        measure=gating.against_reading,
-        rounds=5,
-        quick_rounds=1,
-    ),
-    Goal(
-        key="26h",
-        what="memory of a gate, 256 MiB each round",
-        anchor="30 MB",
-        gate=1.0,
-        stretch=0.2,
-        measure=gating.memory,
-        rounds=20,
-        quick_rounds=1,
-    ),
-    Goal(
         key="27",
         what="steps of 1 s stop, heartbeats go on",
         anchor="the process group's 600 s",
@@ -240,34 +130,5 @@ GOALS = (
         measure=hanging.false_alarms,
         rounds=1,
         quick_rounds=1,
-    ),
-    Goal(
-        key="28",
-        what="warm cold weights, 2 GiB",
-        anchor="cat FILES >/dev/null, cold",
-        gate=0.45,
-        stretch=0.22,
-        measure=warming.cold,
-        of_limit=1.10,
-        rounds=7,
-        quick_rounds=2,
-    ),
-    Goal(
-        key="30",
-        what="evidence of a hit, 1 GiB log",
-        anchor=CLICK,
-        gate=3.0,
-        stretch=1.8,
-        measure=evidencing.in_supervisor,
-    ),
-    Goal(
-        key="30b",
-        what="rlbox bundle of that run",
-        anchor=CLICK,
-        gate=None,
-        stretch=None,
-        measure=evidencing.as_bundle,
-        rounds=5,
-        quick_rounds=2,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import changing, exporting, installing, patching, transferring
+from benchmarks import changing, exporting, installing, transferring
 from benchmarks.goal import Goal
 from benchmarks.wheels import BOTTOM, LEAF
 
@@ -55,17 +55,6 @@ IMAGE_GOALS = (
         stretch=0.005,
         measure=changing.fix_time,
         rounds=1,
-        quick_rounds=1,
-    ),
-    Goal(
-        key="16",
-        what="build, a line of a patch changed",
-        anchor="docker buildx build -q, no-op",
-        gate=2.5,
-        stretch=1.3,
-        measure=patching.patch_line,
-        of_limit=2.0,
-        rounds=5,
         quick_rounds=1,
     ),
     Goal(

@@ -156,11 +156,6 @@ class Place:
             (folder / "lock.json").write_text(dataclasses.replace(lock, target=name).to_json_text())
         return folder / "target.toml"
 
-    def forget_rendered(self) -> None:
-        """Remove what `rlbox render` wrote into the project."""
-        for path in (self.project / "Dockerfile.base", *self.project.glob("images/*/Dockerfile")):
-            path.unlink(missing_ok=True)
-
     def use_archives(self) -> None:
         """Use the user's own archives of operating systems, by a link; those that are made stay there."""
         archives = cache_path("bootstrap")

@@ -22,10 +22,7 @@ from rlbox.job.plan import ProcessPaths, RunPlan, StagePlan
 SAMPLES, FEW = 40, 2
 POLL_S = 0.1
 LINE = "(TrainActor pid=4242) step:{n} - actor/pg_loss:0.0123 critic/rewards/mean:0.512 perf/throughput:10234.5"
-SPEED = 200e6  # bytes a second that must be caught up with
 SECONDS, MOMENT = 8.0, 1.0
-MEMORY = 30e6  # bytes that a big log may cost
-BLOCK, LITTLE = 200 << 20, 4 << 20
 
 WRITER = f"""
 import os, random, sys, time
@@ -87,29 +84,6 @@ def _cpu_s_of_tee(log: Path, seconds: float) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def catching_up(place: Place) -> Sample:
-    """The time of a stage that writes 400 MB as fast as it is taken, against that of 200 MB/s."""
-    size = 2 * place.pick(BLOCK, LITTLE)
-    found = []
-    for number in range(place.rounds):
-        with Supervised(place, f"fast-{number}", [_writer("s", 0, 0, size)]) as run:
-            run.finish()
-            found.append(run.stage_s())
-            run.log("s").unlink()
-    return Sample(ours=tuple(found), anchor=(size / SPEED,) * place.rounds)
-
-
-def memory(place: Place) -> Sample:
-    """What 200 MB of log for every round add to the supervisor's peak memory, against the 30 MB that they may."""
-    peaks = []
-    for size in (0, place.rounds * place.pick(BLOCK, LITTLE)):
-        with Supervised(place, f"size-{size}", [_writer("s", 0, 0, size)]) as run:
-            run.finish()
-            peaks.append(run.peak_bytes)
-            run.log("s").unlink()
-    return Sample(ours=(float(peaks[1] - peaks[0]),), anchor=(MEMORY,), unit="B")
-
-
 def _writer(name: str, rate: float, seconds: float, size: float) -> StagePlan:
     never = ForbidRule(pattern=r"loss:\s*(nan|inf)\b|CUDA out of memory")
     return bare_stage(name, ("-c", WRITER, str(rate), str(seconds), str(size)), forbid=(never,))
@@ -162,7 +136,6 @@ class Supervised:
         argv = [sys.executable, "-m", "rlbox.supervise", str(self.folder)]
         self._process = subprocess.Popen(argv, env=place.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._facts = psutil.Process(self._process.pid)
-        self.peak_bytes = 0
 
     def __enter__(self) -> Supervised:
         return self
@@ -175,9 +148,8 @@ class Supervised:
             self._process.stderr.close()
 
     def finish(self, ends: tuple[int, ...] = (0,)) -> None:
-        """Wait for the end, noting how much memory it takes; `Unusable` when its exit code is none of `ends`."""
+        """Wait for the end; `Unusable` when its exit code is none of `ends`."""
         while self._process.poll() is None:
-            self.peak_bytes = max(self.peak_bytes, _peak(self._process.pid))
             time.sleep(0.02)
         if self._process.returncode not in ends:
             told = self._process.stderr.read().decode("utf-8", "replace") if self._process.stderr else ""
@@ -200,11 +172,6 @@ class Supervised:
     def events(self) -> list[dict[str, str]]:
         """What the run recorded."""
         return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
-
-    def stage_s(self) -> float:
-        """Seconds from the start of the first stage's command to the stage's end."""
-        times = {event.get("state", ""): unix(event["t"]) for event in self.events() if event["event"] == "stage"}
-        return times["passed"] - times["running"]
 
 
 def _slowest(place: Place, name: str, rate: float) -> tuple[float, float]:
@@ -235,14 +202,6 @@ def _poll(logs: list[Path], found: list[float], run: Supervised) -> None:
                 return
         written = text[text.index("ValueError") :].split("\n")[0].split()[-1]
         found.append(time.time() - float(written))
-
-
-def _peak(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def unix(text: str) -> float:
