@@ -1,10 +1,12 @@
 """Short logs of every cause, of causes that nobody knows, and of programs that are well: `tests/cases/diagnose`.
 
-A case begins with `=== CAUSE | a part of the line that broke first`; CAUSE may be several, with commas.
+A case begins with `=== CAUSE | a part of the line that broke first`; CAUSE may be several, with commas. The two long
+files are packed: `xz -d FILE`, edit, `xz -9 FILE`.
 """
 
 from __future__ import annotations
 
+import lzma
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +30,9 @@ def catalogue() -> SignatureSet:
 
 def cases(name: str) -> Iterator[tuple[str, str, str]]:
     """Yield causes, a part of the telling line, and the log of each case."""
-    text = (CASES / f"{name}.txt").read_text("utf-8")
+    path = CASES / f"{name}.txt"
+    packed = CASES / f"{name}.txt.xz"
+    text = path.read_text("utf-8") if path.exists() else lzma.decompress(packed.read_bytes()).decode()
     for part in re.split(r"^=== ", text, flags=re.MULTILINE)[1:]:
         head, _, log = part.partition("\n")
         cause, _, line = head.partition(" | ")
