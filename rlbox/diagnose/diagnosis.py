@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from rlbox.diagnose.api_names import describe_missing_name
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.lines import parse_clock, to_unix_or_midnight_seconds
@@ -88,6 +89,17 @@ class Diagnosis:
         return self.root.match.signature if self.root and self.root.match else None
 
     @property
+    def remedy(self) -> str:
+        """What to do, empty when nothing is known: which releases have a missing name, else the signature's remedy."""
+        known, root = self.signature, self.root
+        if root and root.causal_role == "root" and (known is None or known.is_general):
+            texts = (root.text, *(line for one in root.event.exceptions_or_line for _number, line in one.tail))
+            caller = self.raised_in.package if self.raised_in else ""
+            if text := describe_missing_name(texts, f"{root.event.lines_above}\n{root.event.body}", caller):
+                return text
+        return known.remedy if known else ""
+
+    @property
     def confidence(self) -> float:
         """From 0 to 1."""
         if self.root is None:
@@ -117,7 +129,7 @@ class Diagnosis:
                 for one in self.independent
             ],
             "benign": [self._benign(candidate, count) for candidate, count in self._grouped()],
-            "remedy": (known.remedy or None) if known else None,
+            "remedy": self.remedy or None,
             "fetch": self.missing_log_description,
             "node": self.location.node,
             "rank": self.location.rank,
@@ -223,14 +235,10 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
         ending: JobEnding = "clean" if any(log.has_orderly_ending for log in logs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
-        stall = _find_stall(logs) if ending != "clean" else None
+        stall, benign = _find_stall(logs) if ending != "clean" else None, tuple(analysis.benign)
+        ending = "stalled" if stall else ending
         return Diagnosis(
-            root=None,
-            benign=tuple(analysis.benign),
-            ending="stalled" if stall else ending,
-            files=files,
-            signature_count=signature_count,
-            stall=stall,
+            root=None, benign=benign, ending=ending, files=files, signature_count=signature_count, stall=stall
         )
     chain = build_chain(root, analysis.candidates, analysis.benign)
     location = locate_failure(root, analysis.candidates, logs, names)

@@ -83,7 +83,7 @@ def _format_cause(diagnosis: Diagnosis) -> str:
 
 
 def _format_next(diagnosis: Diagnosis) -> str:
-    remedy = diagnosis.signature.remedy if diagnosis.signature else ""
+    remedy = diagnosis.remedy
     if diagnosis.missing_log_description:
         fetch = _("these are consequences; look at {log}").format(log=diagnosis.missing_log_description)
         return _("{fetch}. {remedy}").format(fetch=fetch, remedy=_(remedy)) if remedy else fetch

@@ -56,6 +56,11 @@ class LogSignature:
     prefilter_literals: tuple[str, ...] = ()
 
     @property
+    def is_general(self) -> bool:
+        """Whether its remedy holds for every package."""
+        return self.rank < 2 or self.pattern.startswith("No module named")
+
+    @property
     def specificity(self) -> Specificity:
         return Specificity(self.rank, bool(self.context_pattern or self.above_pattern), len(self.pattern))
 
@@ -218,18 +223,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return parse_untrusted_toml(path.read_bytes()[:_MOST_BYTES].decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        raise SpecError(
-            _("broken TOML: {error}").format(error=error), where=str(path), next_step=_("correct the file")
-        ) from error
+        what = _("broken TOML: {error}").format(error=error)
+        raise SpecError(what, where=str(path), next_step=_("correct the file")) from error
 
 
 def _read_pack(directory: Path) -> tuple[LogSignature, ...]:
     files = {path.stem: path for path in sorted(directory.glob("*.toml"))}
     if not files:
-        raise SpecError(
-            _("{folder}: no signatures in it").format(folder=directory),
-            next_step=_("name a folder with files like templates/fixes/*.toml"),
-        )
+        what = _("{folder}: no signatures in it").format(folder=directory)
+        raise SpecError(what, next_step=_("name a folder with files like templates/fixes/*.toml"))
     signatures = extract_signatures(_read_fixes(files))
     for signature in signatures:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import decimal_size_text, gpu_gib_or_mib_text
+from rlbox.diagnose.api_names import describe_missing_name
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
@@ -282,7 +283,8 @@ def analyze_failure_logs(failure: StageFailure) -> FailureAnalysis:
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.number}", line=line)
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
-        cause = dataclasses.replace(cause, known=known.fix, next_step=own or known.remedy)
+        releases = describe_missing_name([quoted.text], "\n".join(quoted.before)) if known.is_general else ""
+        cause = dataclasses.replace(cause, known=known.fix, next_step=own or releases or known.remedy)
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
