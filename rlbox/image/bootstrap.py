@@ -30,8 +30,12 @@ _REMOVED = (
     "etc/hostname",  # the host's; the engine gives a container its own
     "etc/resolv.conf",
 )
+# for a system whose /bin, /lib and /sbin are links from the start
+_HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 _SOURCES_LIST = "# made from locked packages; name an archive here to install more"
-BOOTSTRAP_RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST))
+# The caller's environment would reach the packages' scripts: with PYTHONDONTWRITEBYTECODE they leave other bytecode.
+_PASSED_ENV = ("PATH", "TMPDIR")
+BOOTSTRAP_RECIPE = repr((_LEFT_OUT, _REMOVED, _SOURCES_LIST, _PASSED_ENV))
 
 
 def deb_path_basename(deb: Deb) -> str:
@@ -54,14 +58,8 @@ def _render_release_file(suite: str, architecture: str, index_sha256: str, index
     )
 
 
-def _plan_mmdebstrap_command(
-    base: str, debs: Sequence[Deb], epoch: int, archive_dir: str, hook_dir: str, output_tar: str
-) -> Command:
-    """Return the mmdebstrap command.
-
-    `archive_dir`: Folder with the packages and their index; the only place that packages are taken from.
-    `hook_dir`: mmdebstrap's own hooks for a system whose /bin, /lib and /sbin are links from the start.
-    """
+def _plan_mmdebstrap_command(base: str, debs: Sequence[Deb], epoch: int, archive_dir: str, output_tar: str) -> Command:
+    """Return the mmdebstrap command; `archive_dir` has the packages and their index, and none come from elsewhere."""
     __, __, suite = base.partition(":")
     excludes = tuple(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT)
     removals = tuple(f'--customize-hook=rm -rf "$1/{path}"' for path in _REMOVED)
@@ -70,7 +68,7 @@ def _plan_mmdebstrap_command(
         "mmdebstrap",
         "--variant=minbase",
         "--quiet",
-        f"--hook-dir={hook_dir}",
+        f"--hook-dir={_HOOKS}",
         f"--include={','.join(deb.name for deb in debs)}",
         *excludes,
         *removals,
@@ -80,9 +78,6 @@ def _plan_mmdebstrap_command(
         f"deb [trusted=yes] copy:{archive_dir} ./",
     )
     return Command(argv=argv, env={"SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}, timeout_s=1800)
-
-
-_HOOKS = Path("/usr/share/mmdebstrap/hooks/merged-usr")
 
 
 def cached_rootfs_archive_path(rootfs_checksum: str) -> Path:
@@ -107,8 +102,9 @@ def ensure_cached_rootfs_archive(lock: Lock, rootfs_checksum: str, epoch: int, s
         with tempfile.TemporaryDirectory(prefix="rlbox-debs-") as folder:
             Path(folder).chmod(0o755)  # apt reads it as a user of its own
             _write_archive(lock.debs, lock.base, debian_architecture_or_processor(lock.platform), store, Path(folder))
-            command = _plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(_HOOKS), str(draft))
-            run_command_or_raise(command, f"mmdebstrap failed for {lock.base}")
+            command = _plan_mmdebstrap_command(lock.base, lock.debs, epoch, folder, str(draft))
+            env = {name: os.environ[name] for name in _PASSED_ENV if name in os.environ}
+            run_command_or_raise(command, f"mmdebstrap failed for {lock.base}", base_env=env)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)

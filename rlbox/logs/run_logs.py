@@ -42,9 +42,8 @@ class LogFollower:
         latest = max(paths, key=mtime_or_zero, default=run_dir).parent
         for path in paths:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
-                self._tails[path] = FileFollower(
-                    path, find_last_lines_offset(path, initial_lines if path.parent == latest else 0)
-                )
+                count = initial_lines if path.parent == latest else 0
+                self._tails[path] = FileFollower(path, find_last_lines_offset(path, count))
 
     def iter_next_block_of_each_log(self) -> Iterator[LogChunk]:
         for path in self._find():

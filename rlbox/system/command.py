@@ -112,9 +112,11 @@ def run_command(command: Command, stdin: str = "", *, base_env: Mapping[str, str
     return Outcome(command=command, exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
-def run_command_or_raise(command: Command, failure_message: str, next_step: str = "") -> Outcome:
+def run_command_or_raise(
+    command: Command, failure_message: str, next_step: str = "", base_env: Mapping[str, str] | None = None
+) -> Outcome:
     """Run `command` and return its outcome; a non-zero exit is a `WorkFailed` that quotes its last lines."""
-    outcome = run_command(command)
+    outcome = run_command(command, base_env=base_env)
     if not outcome.ok:
         tail = "\n".join(f"  | {line}" for line in (outcome.stderr or outcome.stdout).strip().splitlines()[-15:])
         raise WorkFailed(

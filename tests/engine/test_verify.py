@@ -101,6 +101,7 @@ def test_another_state_of_the_machine(box: Box, digest: str, layers: list[str], 
         LC_ALL="C.UTF-8",
         LANG="tr_TR.UTF-8",
         PYTHONHASHSEED="1",
+        PYTHONDONTWRITEBYTECODE="" if os.environ.get("PYTHONDONTWRITEBYTECODE") else "1",
     )
     line = f"umask 077; {'hostname elsewhere; ' if os.getuid() == 0 else ''}exec {shlex.join(other.argv(*BUILD))}"
     apart = ["unshare", "--uts"] if os.getuid() == 0 else []
