@@ -100,9 +100,10 @@ def test_a_check_that_fails_ends_the_build(tiny: Box, follow: Follow) -> None:
     for _ in range(2):  # the image that failed is not taken for an unchanged one
         result = tiny("build", "tiny")
         assert result.code == 1
-        assert result.err.splitlines()[-3:] == [
+        assert result.err.splitlines()[-4:] == [
             f"rlbox: error: 1 of the fixes baked into {own('tiny')} do not hold, so it lost its tag",
             "  absent: no such thing",
+            "  where: rlbox build",
             "  next:  rlbox fixes show absent",
         ]
     step = follow("build", "tiny")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from enginebox import Box, docker
+from enginebox import Box, containers, docker
 from projectbox import own
 
 
@@ -42,7 +42,7 @@ def test_a_dry_run_prints_a_line_that_can_be_copied(tiny: Box) -> None:
     line = tiny("shell", "tiny", "--dry-run", "--", "echo", "two words").out
     done = subprocess.run(line, shell=True, capture_output=True, text=True)
     assert done.stdout == "two words\n", done.stderr
-    assert docker("ps", "-aq", "--filter=label=rlbox.target=tiny") == ""
+    assert containers(tiny.data) == []
 
 
 MAKE = ("run", "--rm", "--privileged", "--user=0", "--volume=/dev:/machine", "--entrypoint=sh", own("tiny"))
