@@ -193,8 +193,12 @@ def listed(tree: ast.Module) -> Iterator[str]:
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
-    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-    return [one.arg for one in every if one.arg not in ("self", "cls") and not one.arg.startswith("_")]
+    """Return what a function accepts, old names by `@deprecate_kwarg` included."""
+    every = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    for mark in node.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "deprecate_kwarg" and mark.args:
+            every.append(str(ast.literal_eval(mark.args[0])))
+    return [one for one in every if one not in ("self", "cls") and not one.startswith("_")]
 
 
 def read_class(node: ast.ClassDef) -> Class:

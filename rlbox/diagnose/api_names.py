@@ -26,7 +26,7 @@ _MISSING = (
 _VERSION = r"`?(?:==|-| version:? |: | +)v?(\d+(?:\.\d+)+(?:\.?(?:post|dev|rc)\d+)?)"
 _BASES = (
     (re.compile(r"^(?:[A-Z]{3,}|Reward|\w+Training)(?:Config|Arguments)\b"), "TrainingArguments"),
-    (re.compile(r"^\w+Trainer\b"), "Trainer"),
+    (re.compile(r"^(?:Seq2SeqTrainer\b|\w+Trainer(?=#))"), "Trainer"),
     (re.compile(r"^AsyncEngineArgs\b"), "EngineArgs"),
     (re.compile(r"^transformers\.utils\.import_utils(?=\.is_)"), "transformers.utils"),
     (re.compile(r"^\w+Tokenizer(?:Fast)?(?=#)"), "PreTrainedTokenizerBase"),

@@ -20,7 +20,7 @@ cannot import name 'ConstantLengthDataset' from 'trl.trainer.utils' | trl had | 
 cannot import name 'AutoModelForCausalLMWithValueHead' from 'trl' | trl had | 'trl<0.29'
 No module named 'trl.commands' | trl had | 'trl<0.13'
 SFTTrainer.__init__() got an unexpected keyword argument 'dataset_text_field' | trl had | 'trl<0.13'
-SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer' | use `processing_class` instead | 'trl<0.12'
+SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer' | use `processing_class` instead | 'trl<0.16'
 SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length' | use `max_length` instead | 'trl<0.20'
 GRPOConfig.__init__() got an unexpected keyword argument 'top_p' | leave the argument out | 'trl>=0.16.0'
 UnslothGRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length' | GRPOConfig | 'trl>=0.14.0,<0.28'
@@ -28,7 +28,7 @@ GRPOConfig.__init__() got an unexpected keyword argument 'evaluation_strategy' |
 'GRPOConfig' object has no attribute 'epsilon' | trl has | 'trl>=0.16.0'
 'GRPOTrainer' object has no attribute 'vllm_client' | trl has | 'trl>=0.16.0,<0.24'
 DPOTrainer.__init__() got an unexpected keyword argument 'beta' | trl had | 'trl<0.13'
-Trainer.__init__() got an unexpected keyword argument 'tokenizer' | transformers had | 'transformers<4.46'
+Trainer.__init__() got an unexpected keyword argument 'tokenizer' | transformers had | 'transformers<5.0'
 Trainer.__init__() got an unexpected keyword argument 'processing_class' | transformers has | 'transformers>=4.46.1'
 TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy' | had | 'transformers<4.51'
 Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches' | accelerate had | 'accelerate<1.0'
@@ -54,6 +54,7 @@ LLM.generate() got an unexpected keyword argument 'prompt_token_ids' | vllm had 
 No module named 'verl.single_controller.ray.megatron' | verl had | 'verl<0.6'
 """
 NEVER = (
+    "GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'",
     "GRPOTrainer.create_model_card() got an unexpected keyword argument 'pretrained_from'",
     "LoraConfig.__init__() got an unexpected keyword argument 'use_original_init'",
     "cannot import name 'TrainingArguments' from 'trl'",
