@@ -191,7 +191,9 @@ _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatro
 def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find installs that may replace what the image matched to its CUDA, driver and torch."""
     images = " ".join(image.text for image in document.images)
-    engines = r"|(?:vllm|sglang)(?:\[[^\]]*\])?==.+" if "nvcr.io/nvidia/" in images else ""  # they pin another torch
+    is_replaced_on_purpose = any(one.program == "pip" and "uninstall" in one.word_texts for one in document.calls)
+    brings_own_torch = "nvcr.io/nvidia/" in images and not is_replaced_on_purpose
+    engines = r"|(?:vllm|sglang)(?:\[[^\]]*\])?==.+" if brings_own_torch else ""  # they pin another torch
     for call in document.calls:
         if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_first_argument(*_CONSTRAINED):
             continue

@@ -460,3 +460,8 @@ def test_a_base_image_that_sets_the_search_path_is_known() -> None:
         for image in ("nvidia/cuda:13.0.0-devel", "debian")
     }
     assert found == {"nvidia/cuda:13.0.0-devel": [], "debian": ["empty-path-element"]}
+
+
+def test_packages_that_are_replaced_on_purpose_are_left_alone() -> None:
+    text = "FROM nvcr.io/nvidia/pytorch@sha256:0\nRUN pip uninstall -y flash_attn\nRUN pip install vllm==0.19.1"
+    assert not lint_text("Dockerfile", text, load_drift_rules())
