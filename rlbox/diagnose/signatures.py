@@ -57,7 +57,7 @@ class LogSignature:
 
     @property
     def is_general(self) -> bool:
-        """Whether its remedy holds for every package."""
+        """Whether its remedy names no package, as that of any missing module."""
         return self.rank < 2 or self.pattern.startswith("No module named")
 
     @property

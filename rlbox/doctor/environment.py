@@ -53,8 +53,7 @@ def check_environment_variables(
 ) -> Iterator[Finding]:
     yield from check_tokens_and_dotenv_files(environ, dotenv_dirs, requirements)
     counts = {name: environ[name].split(",") for name in _THREADS if name in environ}
-    wrong = [name for name, parts in counts.items() if any((parse_digits(part.strip()) or 0) <= 0 for part in parts)]
-    if wrong:
+    if wrong := [name for name, row in counts.items() if any((parse_digits(one.strip()) or 0) < 1 for one in row)]:
         yield make_finding("threads-value", seen=", ".join(f"{name}={environ[name]}" for name in wrong))
     proxies = [name for name in _PROXIES if environ.get(name)]
     spared = {part.strip() for name in ("no_proxy", "NO_PROXY") for part in environ.get(name, "").split(",")}

@@ -189,11 +189,10 @@ _STACK_IMAGE = re.compile(r"verl|slime|vllm|sglang|openrlhf|nemo|pytorch|megatro
 
 
 def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    """Find installs that may replace what the image matched to its CUDA, driver and torch."""
+    """Find installs that may replace what the image matched to its CUDA, driver and torch; engines pin their torch."""
     images = " ".join(image.text for image in document.images)
-    is_replaced_on_purpose = any(one.program == "pip" and "uninstall" in one.word_texts for one in document.calls)
-    brings_own_torch = "nvcr.io/nvidia/" in images and not is_replaced_on_purpose
-    engines = r"|(?:vllm|sglang)(?:\[[^\]]*\])?==.+" if brings_own_torch else ""  # they pin another torch
+    is_rebuilt = any(call.program == "pip" and "uninstall" in call.word_texts for call in document.calls)
+    engines = r"|(?:vllm|sglang)(?:\[[^\]]*\])?==.+" if "nvcr.io/nvidia/" in images and not is_rebuilt else ""
     for call in document.calls:
         if call.program != "pip" or call.word_texts[:1] != ["install"] or call.find_first_argument(*_CONSTRAINED):
             continue
@@ -319,6 +318,7 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
         for argument in call.arguments if not call.outer else ():
             if variable := re.fullmatch(rf"\$\{{?({rule.name})\}}?", argument.value):
                 name = variable[1]
+                # set or read by its bare name, ${!NAME} or ${NAME:-…}; escaped or in single quotes: for another shell
                 known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}[^\w}}]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
                 if not re.search(known, text):
                     yield _make_hit_at_call(call, argument.position, name=argument.name, value=name)
@@ -366,5 +366,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
                 yield _make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
 
 
-_ALL = (_arithmetic, _repeated_arguments, _unknown_options, _unknown_variables, _unpinned, _unset_variables)
-CHECKS: dict[str, Check] = {check.__name__[1:]: check for check in _ALL}
+CHECKS: dict[str, Check] = {
+    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "unknown_options": _unknown_options,
+    "unknown_variables": _unknown_variables, "unpinned": _unpinned, "unset_variables": _unset_variables,
+}  # fmt: skip

@@ -132,7 +132,7 @@ class _Reader:
         return _ESCAPES[node.type].sub(lambda escape: escape[1] or "", text) if node.type in _ESCAPES else text
 
     def command(self, node: Node) -> Command:
-        outermost = end = node
+        outermost = end = node  # its pipeline, and the last that redirections behind reach: the end of a list, too
         redirects: list[Node] = []
         while (parent := end.parent) and (  # a redirection behind a list is that of its last command
             parent.type in ("pipeline", "redirected_statement")

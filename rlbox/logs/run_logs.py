@@ -39,7 +39,7 @@ class LogFollower:
         self._log = log_name
         self._tails: dict[Path, FileFollower] = {}
         paths = self._find()
-        latest = max(paths, key=mtime_or_zero, default=run_dir).parent
+        latest = max(paths, key=get_mtime_or_zero, default=run_dir).parent
         for path in paths:  # of the stage that wrote last the end is shown, of those before it nothing
             with contextlib.suppress(OSError):
                 count = initial_lines if path.parent == latest else 0
@@ -60,7 +60,7 @@ class LogFollower:
         return list_logs_or_empty(self._run_dir, self._stage, self._log)
 
 
-def mtime_or_zero(path: Path) -> float:
+def get_mtime_or_zero(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:  # a stage that is tried again moves its logs

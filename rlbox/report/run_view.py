@@ -38,7 +38,7 @@ from rlbox.logs.progress import (
     parse_progress_line,
     select_ranked_metrics,
 )
-from rlbox.logs.run_logs import mtime_or_zero
+from rlbox.logs.run_logs import get_mtime_or_zero
 from rlbox.record.resources import RESOURCES_FILE, ResourceSample, estimate_seconds_until_disk_full, parse_sample
 from rlbox.record.state import RunState, ServiceState, StageState
 from rlbox.system.json_files import parse_valid_json_objects
@@ -168,7 +168,7 @@ def _parse_readings(data: bytes) -> list[ProgressReading]:
 
 
 def _find_last_line(logs: Mapping[Path, bytes]) -> str:
-    for path in sorted(logs, key=mtime_or_zero, reverse=True):
+    for path in sorted(logs, key=get_mtime_or_zero, reverse=True):
         lines = logs[path].decode("utf-8", "replace").replace("\r", "\n").split("\n")
         for line in reversed(lines):
             text = "".join(c if c.isprintable() else " " for c in strip_ansi_escapes(line)[:_LINE_LIMIT]).strip()
