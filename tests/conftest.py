@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import lzma
 import os
 import signal
 import socket
@@ -204,14 +205,16 @@ def follow(rlbox: Rlbox) -> Follow:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compare text with a file of tests/golden/expected; `--update-golden` rewrites that file."""
+    """Compare text with a file of tests/golden/expected, an `.xz` unpacked; `--update-golden` rewrites that file."""
 
     def compare(name: str, text: str) -> None:
         path = HERE / "golden/expected" / name
+        is_packed = path.suffix == ".xz"
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
+            path.write_bytes(lzma.compress(text.encode(), preset=9) if is_packed else text.encode())
         assert path.is_file(), f"{path} is missing: pytest --update-golden"
-        assert text == path.read_bytes().decode(), f"differs from {path}: pytest --update-golden, and review the diff"
+        expected = lzma.decompress(path.read_bytes()) if is_packed else path.read_bytes()
+        assert text == expected.decode(), f"differs from {path}: pytest --update-golden, and review the diff"
 
     return compare

@@ -27,7 +27,7 @@ READ_BY_PEOPLE = {"title", "why", "remedy", "digest", "origins", "units"}
 
 @pytest.mark.parametrize("job", NAMES)
 def test_what_a_job_runs(job: str, golden: Callable[[str, str], None]) -> None:
-    golden(f"jobs/{job}.txt", "".join(f"{line}\n" for line in table(job)))
+    golden(f"jobs/{job}.txt.xz", "".join(f"{line}\n" for line in table(job)))
 
 
 def table(job: str) -> Iterator[str]:
