@@ -23,84 +23,6 @@ from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, load_lock, m
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
-DIGEST = "0123456789abcdef" * 4
-MINE = """
-include = "local"
-[env]
-MINE = "1"
-"""
-PINNED = f"""
-title = "on an image, with packages"
-[base]
-image = "registry.example/cuda:12.8@sha256:{DIGEST}"
-packages = ["python3-venv", "git", "iproute2"]
-[[stack]]
-name = "torch"
-packages = ["torch==2.13.0"]
-source = "torch-wheels"
-channel = "cu128"
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0", "rich>=13"]
-"""
-BARE = f"""
-title = "nothing but one group"
-[base]
-image = "registry.example/base@sha256:{DIGEST}"
-[python]
-interpreter = "/opt/python's/bin/python3"
-[[stack]]
-name = "tools"
-packages = ["six"]
-"""
-QUOTES = """
-title = "Zeichen: äöü 世界 ${HOME} # no \\\\ end"
-[base]
-bootstrap = "debian:bookworm"
-[[stack]]
-name = "tools"
-packages = ["six"]
-[env]
-BACKSLASH = 'C:\\dir\\'
-BLANKS = "  two  words  "
-DOLLAR = "$HOME ${PATH:-x} $$"
-EMPTY = ""
-QUOTES = '''"double" 'single' `back`'''
-UNICODE = "äöü 世界 "
-"""
-PARTS = f"""
-title = "all that an image can be made of"
-sources = "cn"
-[base]
-image = "registry.example/base@sha256:{DIGEST}"
-[[stack]]
-name = "tools"
-packages = ["six", "rich"]
-[[git]]
-name = "verl"
-url = "https://git.example/verl"
-ref = "v0.5"
-into = "/opt/verl"
-[[http]]
-name = "tool"
-url = "https://files.example/tool"
-into = "/opt/bin/tool"
-executable = true
-[[http]]
-name = "table"
-url = "https://files.example/table.json"
-into = "/opt/share/$table.json"
-[[patches]]
-file = "six.diff"
-into = "/opt/venv/lib/python3.11/site-packages"
-[[patches]]
-file = "verl.diff"
-into = "/opt/verl"
-strip = 2
-[build]
-own_layer_mib = 1
-bake_ca = true
-"""
 LARGE = replace(PACKAGE, name="Large", version="2.0", sha256="e" * 64, size=1 << 20)
 LOCKED: dict[str, Any] = {
     "groups": (LockedPythonLayer(name="tools", packages=(LARGE, PACKAGE)),),
@@ -109,7 +31,7 @@ LOCKED: dict[str, Any] = {
     "patches": tuple(make_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
 }
 SPECS = (".toml", ".json", ".diff")
-TARGETS = {"mine": MINE, "pinned": PINNED, "bare": BARE, "quotes": QUOTES, "parts": PARTS}
+TARGETS = {path.stem: path.read_text("utf-8") for path in sorted(Path(__file__).with_name("targets").glob("*.toml"))}
 # What no image file may name, in pieces so that this file does not.
 REGISTRY = re.compile("|".join(r"\.".join(parts) for parts in (("pypi", "org"), ("debian", "org"), ("npmjs", "org"))))
 # A value written out; a script may pass on what a variable has.
