@@ -56,7 +56,6 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
     findings: list[LintFinding] = []
     count = 0
     for name, text in read_texts_noting_problems(files or own, problems):
-        count += 1
         owner = specs.get(Path(os.path.realpath(name)))
         try:
             versions = target_versions or (load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
@@ -64,6 +63,7 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
             versions = {}
         try:
             findings += lint_text(name, text, rules, versions)
+            count += 1
         except SpecError as error:
             problems.append(error.what)
     unread = SpecError(join("\n  ", problems), next_step=_("give the scripts, specs or notes to check"))

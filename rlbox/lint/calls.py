@@ -1,16 +1,13 @@
-"""Programs with their arguments, out of what they are wrapped in.
-
-`sudo env X=y timeout 9 bash -c "ray stop"` runs `ray stop`, with X set.
-"""
+"""Programs with their arguments: `sudo env X=y timeout 9 bash -c "ray stop"` runs `ray stop`, with X set."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlbox.config.toml_files import load_toml
 from rlbox.lint.shell import Command, Position, Word
@@ -27,8 +24,7 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?\+?=")
 _KEY_VALUE = re.compile(r"([\w.+~-]*[\w+])=(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """An option (`--name value`, `--name=value`, `--name`) or an override (`name=value`); `value` may be empty."""
 
     name: str
@@ -39,10 +35,9 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A program with its words.
+    """A program with its words; `outer` is what it is wrapped in.
 
     `context_tags` say where and how it runs: container, ssh, ray-job, entry (of an image), and those of its command.
-    `outer` is what it is wrapped in.
     """
 
     program: str
@@ -151,7 +146,7 @@ def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:
     for i, word in enumerate(words):
         if word.text in ("-m", "--module") or word.text.endswith(".py"):
             python = Word("python", "python", word.position)
-            module = word if word.text.endswith(".py") else replace(word, text="-m")
+            module = word if word.text.endswith(".py") else word._replace(text="-m")
             return (python, module, *words[i + 1 :])
     return ()
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rlbox.lint.calls import ASSIGNMENT, Call, find_docker_image_index, find_words_with_shell_code, unwrap_program_calls
 from rlbox.lint.shell import Command, Position, Source, Word, parse_shell_commands
@@ -28,12 +28,10 @@ _SHOWING = re.compile(r"(?s)echo|printf|cat|[efz]?grep|rg|ag|sed|g?awk|unset|tes
 _DECLARING = {"export", "declare", "typeset", "local", "readonly", "env"}
 _VARIABLE = re.compile(r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::?[-=](?P<default>[^{}]*))?\}")
 
-
 SetBy = Literal["shell", "prefix", "export", "word", "dockerfile", "data"]
 
 
-@dataclass(frozen=True)
-class VariableSetting:
+class VariableSetting(NamedTuple):
     name: str
     value: str
     position: Position
@@ -59,9 +57,6 @@ class Document:
     @cached_property
     def lines(self) -> list[str]:
         return self.text.split("\n")
-
-    def has_regex_match_ignoring_case(self, regex: str) -> bool:
-        return re.search(regex, self.text, re.IGNORECASE) is not None
 
     def get_ignored_rules(self, line_number: int) -> set[str]:
         """Return the rules that a comment on a line, or one alone on the line above, switches off for it."""
@@ -109,7 +104,7 @@ class Document:
             self._add_command(command, context_tags, depth)
 
     def add_argv_unless_options(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
-        if words and not words[0].text.startswith("-"):
+        if words and (not words[0].text.startswith("-") or any(" " in word.text for word in words)):
             text = " ".join(word.text for word in words)
             self._add_command(Command(Source(text, words[0].position), words=words), context_tags)
 
@@ -174,7 +169,7 @@ class Document:
             image = find_docker_image_index(call)
             if image is not None and f" -t {call.words[image].text} " not in self.text:  # it is built here
                 name = self.expand_variables(call.words[image].text, call.position)
-                self.images.append(replace(call.words[image], text=name))
+                self.images.append(call.words[image]._replace(text=name))
         for word, context_tags in find_words_with_shell_code(call):
             self.add_shell_code(word.to_source_inside_quotes(), call.context_tags | context_tags, depth + 1)
         if call.program == "pip":

@@ -22,10 +22,7 @@ _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
 
 
 def read_texts_noting_problems(file_or_dir_names: Sequence[str], problems: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of every file asked for, once each; what cannot be read goes into `problems`.
-
-    Below a directory only what looks like a script, a spec or notes is read.
-    """
+    """Yield name and text of each file, of a directory its scripts, specs and notes; `problems` gets the unreadable."""
     paths: list[Path] = []
     for name in file_or_dir_names:
         paths += sorted(_scripts_below(Path(name))) if Path(name).is_dir() else [Path(name)]
@@ -34,9 +31,8 @@ def read_texts_noting_problems(file_or_dir_names: Sequence[str], problems: list[
         try:
             data = sys.stdin.buffer.read(LARGEST + 1) if str(path) == "-" else _read(path)
             if len(data) > LARGEST:
-                size = decimal_size_text(LARGEST)
                 text = _("{file}: is larger than {largest}, so it is not a script")
-                problems.append(text.format(file=shown, largest=size))
+                problems.append(text.format(file=shown, largest=decimal_size_text(LARGEST)))
             elif b"\0" in data:
                 problems.append(_("{file}: is a binary file, it holds NUL bytes").format(file=shown))
             else:

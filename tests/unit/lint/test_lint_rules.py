@@ -11,6 +11,7 @@ from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import load_bash_parser
 
+pytestmark = pytest.mark.allow("processes")  # bash -n
 STUBS = "/usr/local/cuda/lib64/stubs"
 JOB = "ray job submit --working-dir=code -- python -m x"
 
@@ -150,6 +151,17 @@ BAD = [
     ("nnodes=2\ntorchrun --nnodes=$nnodes --node-rank=$node_rank x.py", "unset-variable"),
     ("python x.py --size $size --steps $((8 / (size * 2)))", "unset-variable"),
     ("a=1\npython x.py data.val=${val_path} data.train=$a", "unset-variable"),
+    ("if true; then\n  echo 1\n", "shell-syntax"),
+    ('srun bash -c \\\n&& pip install six \\\n&& python x.py" &> log', "shell-syntax"),
+    ("X=<YOUR_PATH>\necho 'never closed\n", "shell-syntax"),
+    ("srun -n 1 bash -lc && echo 1", "shell-without-command"),
+    ("srun -n 1 bash -c\necho 1", "shell-without-command"),
+    ("""ray job submit -- bash -c "source m.sh && python x.py \\$ARGS" """, "ray-job-expands-early"),
+    ("""ray job submit -- bash -c "python x.py \\${ARGS[@]}" """, "ray-job-expands-early"),
+    ("""ray job submit -- bash -c 'export N=3; python x.py --n $N' """, "ray-job-expands-early"),
+    ('\nC=". m.sh && \\\n  python x.py \\${A[@]}"\nray job submit -- bash -c "${C}"', "ray-job-expands-early"),
+    ("docker run --network=host img:1 ray start --address=h:6379", "host-network-interface"),
+    ("# --network host\ndocker run --net host img:1 vllm serve m --nnodes 2", "host-network-interface"),
     # packages and containers
     ("pip install -U pip && pip install six>=1.16 wheel", "unquoted-bound"),
     ("pip install -U transformers", "pip-replaces-matched"),
@@ -266,6 +278,15 @@ GOOD = [
     "python x.py --model $MODEL --rank $SLURM_PROCID --user $USER",
     "# usage: size=8 x.sh\npython x.py --size $size",
     "pip install six 2>1.log && pip install 'six>=1' \"wheel>=2\" > 3.log",
+    "bash -c 'echo 1' && bash -c \"$X\"; find . | xargs bash -c && echo; bash x.sh -c && echo",
+    "X=<EOS_X>\npython x.py --a {{ b }} {% if c(d) %}--e{% endif %}; cat <<A >f\n(\nA\nshopt -s extglob\nls !(a|b)",
+    "#!/bin/zsh\nfor x (a b) { echo $x }",
+    """ray job submit -- bash -c "cd /x && python x.py --a \\$HOME --b $B"; ray job submit -- bash run.sh""",
+    """ray job submit -- bash -c 'python x.py --out $OUT'\n\nssh h bash -c 'A=1; echo $A'""",
+    "docker run --network host -e GLOO_SOCKET_IFNAME=eth0 img:1 ray start --address=h:6379 --block",
+    "docker run --network host img:1 vllm serve m --nnodes 1",
+    'rm -rf "${DIR:?}" && cat "${at%/*}/cpuset.cpus"',
+    "docker run --ipc=host mine true",
     "git config --local url.https://m/.insteadOf https://g/",
     "case $1 in\n  -h|--help) usage ;;\n  *) exit 2 ;;\nesac",
     "f() { echo $1; }\nfor x in a b; do f $x; done\nwhile read l; do echo $l; done < f",
@@ -290,12 +311,17 @@ BY_FORMAT = [
     ("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nCMD ["--model", "m"]\n', []),
     ("Dockerfile", 'FROM vllm/vllm-openai:v0.9.1\nENTRYPOINT []\nCMD ["vllm", "serve", "m"]\n', []),
     ("Dockerfile", "FROM vllm/vllm-openai-rocm:v0.26.0\nCMD bash\n", []),
+    ("x.yaml", "a:\n  args: [--model, m, --dtype auto]\n", ["option-and-value-in-one"]),
+    ("x.yaml", "a:\n  args:\n  - --model m\n  - --dtype auto\n", ["option-and-value-in-one"]),
+    ("x.yaml", "a:\n  args: [--model, m, --engine-args, --dtype auto, --b=c d]\n", []),
+    ("x.yaml", "hostNetwork: true\ncommand: [ray, start, '--address=h:1']\n", ["host-network-interface"]),
+    ("x.yaml", "hostNetwork: true\ncommand: [ray, start, '--address=auto']\n", []),
     ("Dockerfile", "FROM vllm/vllm-openai:v0.9.1 AS a\nFROM debian:12\nCMD bash\n", []),
 ]
 
 
 @pytest.mark.parametrize(("name", "text", "expected"), BY_FORMAT)
-def test_a_program_behind_an_entrypoint_is_found(name: str, text: str, expected: list[str]) -> None:
+def test_what_the_format_decides_is_found(name: str, text: str, expected: list[str]) -> None:
     assert rules_of(text, name) == expected
 
 
@@ -307,7 +333,15 @@ def test_each_bound_without_quotes_is_found() -> None:
 
 def test_processes_ended_by_name_are_one_finding_with_all_lines() -> None:
     (found,) = lint_text("x.sh", "pkill -9 ray\nsleep 1\npkill -9 python\npkill -9 x", load_drift_rules())
-    assert (found.line, "lines 3, 4" in found.what) == (1, True)
+    assert (found.line, "(3 in all: pkill; line(s) 1, 3, 4)" in found.what) == (1, True)
+
+
+def test_more_than_three_findings_of_a_command_are_one() -> None:
+    text = "python -m openrlhf.cli.train_ppo_ray --ref_num_nodes 1 \\\n --bf16_x 1 \\\n --a_b 1 \\\n --a_c 1"
+    (found,) = lint_text("x.sh", text, load_drift_rules())
+    assert "(4 in all: --ref_num_nodes, --bf16_x, --a_b, --a_c; line(s) 1, 2, 3, 4)" in found.what
+    (found,) = lint_text("x.sh", 'ssh h "ls /path/to/x"\nls /path/to/x', load_drift_rules())
+    assert (found.line, found.rule) == (1, "placeholder")
 
 
 def test_what_a_document_says_of_its_machine_decides() -> None:
@@ -375,6 +409,7 @@ def test_the_range_is_said_when_no_version_is_known() -> None:
 
 VERL = "python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8 "
 SLIME = "python3 train.py --rollout-batch-size 8 --n-samples-per-prompt 8 --actor-num-gpus-per-node {gpus} {more}"
+EXPERTS = "--expert-model-parallel-size"
 KNOWN_BY_RELEASES = [
     ("vastai ssh 1", "1 unknown-option error: vastai ssh-url"),
     ("vastai search offers 'num_gpus=1' -raw", "1 unknown-option warning: --raw"),
@@ -385,6 +420,12 @@ KNOWN_BY_RELEASES = [
     ("ENV VLLM_LOGGING_LEVELS=DEBUG", "1 unknown-variable warning: VLLM_LOGGING_LEVEL"),
     ("ENV PYTHONBUFFERED=1", "1 unknown-python-variable warning"),
     (SLIME.format(gpus=3, more="--global-batch-size 64"), "1 slime-batch-and-gpus error"),
+    (SLIME.format(gpus=8, more=f"{EXPERTS} 16 --expert-tensor-parallel-size 1"), "1 slime-experts-and-gpus error"),
+    (SLIME.format(gpus=8, more=f"{EXPERTS} 4 --tensor-model-parallel-size 4"), "1 slime-experts-as-tensor error"),
+    (SLIME.format(gpus=8, more="--loss-type sft_loss --apply-chat-template"), "1 slime-sft-template error"),
+    (f"{VERL} +actor_rollout_ref.model.path=x +data.mine.x=1 ++data.seed=2", "1 appended-key warning: actor_rollout"),
+    ("torchrun --nproc_per_node 8 x.py --tensor-model-parallel-size 3", "1 megatron-and-gpus error"),
+    (f"torchrun --nproc_per_node 8 x.py {EXPERTS} 16 --expert-tensor-parallel-size 1", "1 megatron-experts-and-gpus"),
     (SLIME.format(gpus=4, more="--global-batch-size 48"), "1 slime-batch-and-samples error"),
     (f"{VERL} actor_rollout_ref.rollout.tensor_model_parallel_size=3", "1 verl-tensor-parallel error"),
     (f"{VERL} data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=16", "1 verl-mini-batch error"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
 
@@ -9,6 +10,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from rlbox.config.schema import validate_spec
+from rlbox.errors import SpecError
 from rlbox.lint.drift import DriftRule, load_drift_rules
 from rlbox.lint.rules import CHECKS, lint_text
 
@@ -74,8 +76,10 @@ HARD = {
 }
 
 
+@pytest.mark.allow("processes")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["x.sh", "x.md", "x.yaml", "Dockerfile"])
 @pytest.mark.parametrize("kind", HARD)
 def test_nothing_hangs(kind: str, name: str) -> None:
-    lint_text(name, HARD[kind], load_drift_rules())
+    with contextlib.suppress(SpecError):  # not valid YAML
+        lint_text(name, HARD[kind], load_drift_rules())

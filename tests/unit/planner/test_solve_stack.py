@@ -86,6 +86,7 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
             {"flash-attn-2-8-abi", "torch-2-6-abi-old", "torch-2-6-0"},
             {"default": "12.6"},
         ),
+        (("torch==2.10.0", "flash-attn==2.8.0.post2"), GPU_A800, {"flash-attn-2-8-1-wheel"}, {"nvcc": "12.8"}),
         (
             ("flashinfer-cubin==0.6.12", "flashinfer-python==0.6.13"),
             {},
@@ -119,6 +120,21 @@ def test_a_contradiction_is_named_with_the_nearest_change(
 )
 def test_a_set_that_works_contradicts_nothing(packages: tuple[str, ...]) -> None:
     assert verdict(*packages, hardware={"arch": "sm_90", "grade": "datacenter"}).is_consistent
+
+
+def test_the_wheel_of_vllm_0_8_wants_the_torch_of_cuda_12_4() -> None:
+    hardware = {"arch": "sm_90", "grade": "datacenter"}
+    found = verdict("torch==2.6.0", "vllm==0.8.5.post1", hardware=hardware, channel="cu126")
+    assert {fact.id for fact in found.conflicting_facts} == {"vllm-0-8-abi", "torch-2-6-abi-new"}
+    assert ways(found) == [{"cuda": "12.4"}]
+    assert verdict("torch==2.6.0", "vllm==0.8.5.post1", hardware=hardware, channel="cu124").is_consistent
+
+
+def test_no_change_keeps_a_version_that_no_fact_speaks_of() -> None:
+    hardware = {"arch": "sm_90", "grade": "datacenter"}
+    found = verdict("torch==2.6.0", "vllm==0.8.4", "flash-attn==2.8.0.post2", hardware=hardware)
+    assert ways(found)
+    assert all("vllm" in way for way in ways(found))
 
 
 def test_two_pins_move_together_when_one_does_not_help() -> None:
