@@ -171,6 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._any()
 
+    def do_POST(self) -> None:
+        self._any()
+
     @property
     def registry(self) -> RegistryServer:
         return cast(Any, self.server).registry

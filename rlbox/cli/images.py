@@ -26,6 +26,7 @@ from rlbox.engine.archive import load_and_verify_image_archive, read_verified_ar
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_and_verify_image
 from rlbox.engine.reference import parse_push_destination, parse_reference
+from rlbox.engine.signature import load_signing_key
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.render import render_fixes_or_raise_refusal
@@ -182,10 +183,19 @@ def load_image_from_archive(app: App, file: Path) -> int:
 @target_argument
 @click.option("--to", "destination", metavar="REF", required=True, help="REGISTRY/NAMESPACE/NAME[:TAG].")
 @click.option("--plain-http", is_flag=True, help="Allow http to a registry on another machine.")
+@click.option(
+    "--sign-key",
+    "key_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Sign the image for cosign, with an ECDSA P-256 key in PEM format.",
+)
 @force_option
 @dry_run_option
 @pass_app_with_shared_options
-def push_image_to_registry(app: App, name: str, destination: str, plain_http: bool, force: bool) -> int:
+def push_image_to_registry(
+    app: App, name: str, destination: str, plain_http: bool, key_file: Path | None, force: bool
+) -> int:
     """Push the image of TARGET to REF and print the name that always means these bytes.
 
     REF without a tag gets `latest`; a REF that ends in '/' gets the target's name. Credentials come from
@@ -198,11 +208,14 @@ def push_image_to_registry(app: App, name: str, destination: str, plain_http: bo
     """
     forced = require_consistent_stack_or_forced_conflict(app, name, force=force)
     reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
+    key = None
+    with app.collecting_refusals_if_dry_run("signing key"):
+        key = load_signing_key(key_file) if key_file else None
     image: dict[str, Any] = {}
     with app.collecting_refusals_if_dry_run("image"):
         image = require_image(plan.tag, name)
     return push_and_verify_image(
-        app, image, name, plan.tag, reference, plain_http=plain_http, forced_stack_conflict=forced
+        app, image, name, plan.tag, reference, plain_http=plain_http, forced_stack_conflict=forced, signing_key=key
     )
 
 

@@ -83,7 +83,10 @@ SECTIONS = {
         "lint": "find outdated settings in scripts, notes, targets and jobs",
         "stack": "check that a target's versions fit together, or find a set that does",
     },
-    "Other": {"completion": "print the completion script of a shell"},
+    "Other": {
+        "completion": "print the completion script of a shell",
+        "mcp": "serve read-only commands to clients of the Model Context Protocol",
+    },
 }
 """Title in `--help` to its commands, and what each does."""
 

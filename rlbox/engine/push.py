@@ -17,6 +17,7 @@ from rlbox.engine.oci import Descriptor, Manifest, find_manifest_digest_or_empty
 from rlbox.engine.reference import ImageReference, is_loopback_host
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
+from rlbox.engine.signature import SigningKey, push_signature
 from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _, translate
 from rlbox.system.http import ATTEMPTS, retry
@@ -122,8 +123,9 @@ def push_and_verify_image(
     *,
     plain_http: bool,
     forced_stack_conflict: str = "",
+    signing_key: SigningKey | None = None,
 ) -> int:
-    """Push the image `tag`, verify that the registry has it, report, and return the exit code.
+    """Push the image `tag`, verify that the registry has it, sign it, report, and return the exit code.
 
     `image`: The engine's description of `tag`; empty in a dry run without an engine.
     """
@@ -140,6 +142,7 @@ def push_and_verify_image(
         show_progress(app) as show,
     ):
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
+        signature_tag = push_signature(registry, reference, manifest.digest, signing_key) if signing_key else ""
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status(_("note: its layers are zstd; an engine before Docker 23 cannot unpack them"))
     diff_ids = (image.get("RootFS") or {}).get("Layers") or ()
@@ -153,8 +156,11 @@ def push_and_verify_image(
         "bytes": sum(pushed.values()),
         "exact": bool(find_manifest_digest_or_empty(image)),
         **({"forced": forced_stack_conflict} if forced_stack_conflict else {}),
+        **({"signature": f"{reference.name_without_tag}:{signature_tag}"} if signature_tag else {}),
     }
     app.output(facts, reference.format_name_with_digest(manifest.digest))
+    if signature_tag:
+        app.print_status(_("signed: {signature}").format(signature=facts["signature"]))
     app.print_next(f"docker pull {reference.format_name_with_digest(manifest.digest)}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Client of the OCI distribution API, for reading: it verifies what an engine pushed, and fetches a base by digest."""
+"""Client of the OCI distribution API: it verifies what an engine pushed, fetches a base by digest, adds signatures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode, urlsplit
 
-from rlbox.engine.oci import INDEX_TYPES, MANIFEST_TYPES, Manifest, parse_manifest
+from rlbox.engine.oci import INDEX_TYPES, MANIFEST_TYPES, Manifest, compute_sha256_digest, parse_manifest
 from rlbox.engine.reference import DOCKER_HUB, is_loopback_host
 from rlbox.engine.registry_auth import RegistryAuthorizer, TransientRegistryError, create_login_error, read_docker_login
 from rlbox.errors import RegistryError
@@ -67,7 +67,7 @@ class Registry:
 
     def require_reachable_registry(self) -> None:
         """Raise RegistryError where nothing answers, a login is wanted, or what answers is no registry."""
-        response = self._get("/v2/", expect=(200, 404))
+        response = self._request("GET", "/v2/", expect=(200, 404))
         if response.status != 200 or "html" in response.headers.get("Content-Type", ""):
             raise RegistryError(
                 _("{host} is not a registry: it answered {status} {words}").format(
@@ -81,7 +81,7 @@ class Registry:
         """Return the manifest or index that a tag or digest names; RegistryError where that has another digest."""
         path = f"/v2/{repository}/manifests/{quote(reference, safe=':')}"
         accept = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
-        response = self._get(path, repository, accept, expect=(200, 404))
+        response = self._request("GET", path, repository, accept, expect=(200, 404))
         if response.status == 404:
             return None
         kind = response.headers.get("Content-Type", "").partition(";")[0]
@@ -115,11 +115,23 @@ class Registry:
     def open_unverified_blob(self, repository: str, digest: str, start: int = 0) -> Iterator[BlobStreamWithStart]:
         """Yield the blob's bytes from 0 or `start` on, not verified; `retry` is for a connection that breaks."""
         headers = {"Range": f"bytes={start}-"} if start else {}
-        with self._stream(f"/v2/{repository}/blobs/{digest}", repository, headers, expect=(200, 206)) as response:
+        with self._stream("GET", f"/v2/{repository}/blobs/{digest}", repository, headers, (200, 206)) as response:
             first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
             yield BlobStreamWithStart(
                 (parse_digits(first) or 0) if response.status == 206 else 0, response.iter_bytes()
             )
+
+    def upload_blob(self, repository: str, data: bytes) -> None:
+        """Upload a small blob in one piece."""
+        started = self._request("POST", f"/v2/{repository}/blobs/uploads/", repository, expect=(202,))
+        session = urlsplit(started.headers.get("Location", ""))  # its host would get the login: this one is meant
+        query = "&".join(filter(None, (session.query, urlencode({"digest": compute_sha256_digest(data)}))))
+        headers = {"Content-Type": "application/octet-stream"}
+        self._request("PUT", f"{session.path}?{query}", repository, headers, expect=(201,), body=data)
+
+    def upload_manifest(self, repository: str, tag: str, body: bytes, media_type: str) -> None:
+        path = f"/v2/{repository}/manifests/{quote(tag)}"
+        self._request("PUT", path, repository, {"Content-Type": media_type}, expect=(201,), body=body)
 
     def retry(self, action: Callable[[], T]) -> T:
         try:
@@ -128,17 +140,19 @@ class Registry:
             failure.what += _(" (tried {attempts} times)").format(attempts=ATTEMPTS)
             raise
 
-    def _get(
+    def _request(
         self,
+        method: str,
         path: str,
         repository: str = "",
         headers: Mapping[str, str] | None = None,
         expect: Collection[int] = (200,),
+        body: bytes = b"",
     ) -> HttpResponse:
         """As `_stream`, repeated while it fails for a reason that may pass; return the answer with its body read."""
 
         def request() -> HttpResponse:
-            with self._stream(path, repository, headers, expect) as response:
+            with self._stream(method, path, repository, headers, expect, body) as response:
                 response.read_body()
                 return response
 
@@ -146,7 +160,13 @@ class Registry:
 
     @contextmanager
     def _stream(
-        self, path: str, repository: str, headers: Mapping[str, str] | None, expect: Collection[int]
+        self,
+        method: str,
+        path: str,
+        repository: str,
+        headers: Mapping[str, str] | None,
+        expect: Collection[int],
+        body: bytes = b"",
     ) -> Iterator[HttpResponse]:
         """Send a request, with a login once it is asked for, and yield the answer with an unread body.
 
@@ -156,10 +176,11 @@ class Registry:
         try:
             for is_last in (False, True):
                 sent = {**(headers or {}), **self._auth.get_remembered_auth_headers()}
-                with self._http.stream("GET", self._base + path, headers=sent) as answer:
+                with self._http.stream(method, self._base + path, headers=sent, body=body) as answer:
                     if answer.status == 401 and not is_last:
                         answer.read_body()
-                        scope = f"repository:{repository}:pull" if repository else ""
+                        actions = "pull" if method == "GET" else "pull,push"
+                        scope = f"repository:{repository}:{actions}" if repository else ""
                         if self._auth.update_auth_from_challenge(answer.headers.get("WWW-Authenticate", ""), scope):
                             continue
                     if answer.status not in expect:

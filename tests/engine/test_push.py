@@ -6,6 +6,8 @@ import base64
 import dataclasses
 import json
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,12 @@ from typing import Any
 import pytest
 from enginebox import Box, docker, wait_until
 from projectbox import own
+from registry_server import log_in, running
 from registrybox import SAID, TARGET, Proxy, build, proxied, registry_running
 
 from rlbox.engine.registry_client import Registry
+from rlbox.engine.signature import SIGNATURE_ANNOTATION, load_signing_key
+from rlbox.errors import RegistryError, SpecError
 
 MIB = 1 << 20
 NAME = f"crate{os.getpid()}"
@@ -75,6 +80,73 @@ def test_the_registry_has_the_engines_bytes(make: Callable[..., Box], proxy: Pro
     assert image_facts()["RepoTags"] == [TAG]  # the name it was pushed under is gone again
     assert docker("run", "--rm", result.out.strip()) == SAID
     docker("image", "rm", result.out.strip())
+
+
+def openssl(*words: object) -> str:
+    return subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, text=True).stdout
+
+
+def create_key(file: Path) -> Path:
+    openssl("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", file)
+    openssl("pkey", "-in", file, "-pubout", "-out", file.with_suffix(".pub"))
+    return file
+
+
+def test_openssl_verifies_the_signatures_of_two_keys(make: Callable[..., Box], registry: str, tmp_path: Path) -> None:
+    box, a, b = make(), create_key(tmp_path / "a.key"), create_key(tmp_path / "b.key")
+    words = ("push", NAME, "--to", f"{registry}/team/", "--json", "--sign-key")
+    with Registry(registry) as client:
+        pushed = [box(*words, str(key)).data for key in (a, b, a)]
+        digest, tag = pushed[0]["digest"], pushed[0]["signature"].rpartition(":")[2]
+        assert tag == f"sha256-{digest[7:]}.sig"
+        for key, layer in zip((a, b), client.require_manifest(f"team/{NAME}", tag).layers, strict=True):
+            with client.open_unverified_blob(f"team/{NAME}", layer.digest) as stream:
+                (tmp_path / "payload").write_bytes(b"".join(stream.chunks))
+            (tmp_path / "signature").write_bytes(base64.b64decode(layer.annotations[SIGNATURE_ANNOTATION]))
+            files = [key.with_suffix(".pub"), "-signature", tmp_path / "signature", tmp_path / "payload"]
+            assert openssl("dgst", "-sha256", "-verify", *files) == "Verified OK\n"
+            image = json.loads((tmp_path / "payload").read_bytes())["critical"]["image"]
+            assert image == {"docker-manifest-digest": digest}
+
+
+@pytest.mark.skipif(not shutil.which("cosign"), reason="this distribution has no cosign")
+def test_cosign_verifies_beside_a_signature_of_its_own(make: Callable[..., Box], registry: str, tmp_path: Path) -> None:
+    def cosign(words: str) -> str:
+        env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COSIGN_PASSWORD": "sesame"}
+        done = subprocess.run(["cosign", *words.split()], env=env, cwd=tmp_path, capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stderr
+
+    box, key = make(), create_key(tmp_path / "a.key")
+    create_key(tmp_path / "b.key")
+    assert cosign("generate-key-pair") == ""
+    image = box("push", NAME, "--to", f"{registry}/team/").out.strip()
+    verify = f"verify --allow-http-registry --insecure-ignore-tlog {image} --key"
+    assert "no signatures found" in cosign(f"{verify} a.pub")
+    assert cosign(f"sign --allow-http-registry --tlog-upload=false --yes {image} --key cosign.key") == ""
+    assert box("push", NAME, "--to", f"{registry}/team/", "--sign-key", str(key)).code == 0
+    assert [cosign(f"{verify} {file}") for file in ("a.pub", "cosign.pub")] == ["", ""]
+    assert "no matching signatures" in cosign(f"{verify} b.pub")
+
+
+def test_a_token_is_for_pull_and_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with running() as server, Registry(server.host) as registry:
+        server.auth = "bearer"
+        log_in(server.host, tmp_path)
+        with pytest.raises(RegistryError, match="404"):  # it takes no uploads
+            registry.upload_blob("team/mine", b"x")
+        assert "scope=repository%3Ateam%2Fmine%3Apull%2Cpush" in server.seen[1].path
+
+
+@pytest.mark.parametrize(
+    "command", ["genpkey -algorithm RSA", "pkey -pubout -in FILE", "pkcs8 -topk8 -passout pass:open-sesame -in FILE"]
+)
+def test_another_key_is_refused_without_a_word_of_it(tmp_path: Path, command: str) -> None:
+    key, other = create_key(tmp_path / "a.key"), tmp_path / "other"
+    openssl(*command.replace("FILE", str(key)).split(), "-out", other)
+    with pytest.raises(SpecError, match="not an unencrypted ECDSA P-256") as refused:
+        load_signing_key(other)
+    assert not [line for line in other.read_text().splitlines() if line in repr(refused.value.as_json())]
 
 
 def test_a_second_push_sends_nothing(make: Callable[..., Box], proxy: Proxy) -> None:
