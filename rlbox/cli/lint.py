@@ -50,7 +50,7 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
     specs = load_spec_targets_or_none(app.project)
-    own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
+    own = [str(path) for path in specs if app.project.is_own(path) and target in (None, specs[path])]
     target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
     problems: list[str] = []
     findings: list[LintFinding] = []

@@ -1,0 +1,37 @@
+"""A fresh virtual environment that `uv` fills from the package index of this machine and with local files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+UV = Path(sys.executable).with_name("uv")
+
+
+def index_environment() -> dict[str, str]:
+    """Return the environment in which uv uses the package index that pip is configured for."""
+    pip = [Path(sys.prefix, "bootstrap/bin/python"), "-m", "pip", "config", "list"]  # what uv does not read
+    said = subprocess.run(pip, capture_output=True, text=True, check=False).stdout if pip[0].exists() else ""
+    index = dict(re.findall(r"^(\S+)='(.*)'$", said, re.MULTILINE)).get("global.index-url", "")
+    index = os.environ.get("PIP_INDEX_URL", index)
+    return {**({"UV_DEFAULT_INDEX": index} if index else {}), **os.environ}
+
+
+def run_uv(folder: Path, env: Mapping[str, str], *words: str) -> None:
+    """Run uv for the environment `folder`/venv; `env` is that of `index_environment`."""
+    given = {**env, "VIRTUAL_ENV": str(folder / "venv")}
+    done = subprocess.run([UV, *words], cwd=folder, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """Return the wheel of a project with the build backend hatchling, built without network."""
+    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(argv, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
