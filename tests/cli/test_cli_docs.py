@@ -101,8 +101,23 @@ def test_the_guides_own_profile_works(folder: Folder) -> None:
     assert profile.rules_or_machine_default_for("git")[0].protocol == "direct"
 
 
-@pytest.mark.parametrize("name", [*GUIDES, LINT])
+@pytest.mark.parametrize("name", [*GUIDES, LINT, "AGENTS.md", "docs/llms.txt"])
 def test_links_of_a_guide_lead_somewhere(name: str) -> None:
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (CHECKOUT / Path(name).parent / link).exists(), link
+
+
+def test_index_of_pages_has_every_english_page() -> None:
+    links = set(re.findall(r"\]\(([^)]+\.md)\)", (CHECKOUT / "docs/llms.txt").read_text(encoding="utf-8")))
+    pages = {name.removeprefix("docs/") for name in DOCS if not name.startswith(("docs/zh/", "docs/internal/"))}
+    assert pages - links == set()
+
+
+def test_commands_of_agents_page_exist() -> None:
+    text = (CHECKOUT / "AGENTS.md").read_text(encoding="utf-8")
+    made = {word for line in commands("AGENTS.md") if line.startswith("make ") for word in line.split()[1:]}
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {word for word in made if "=" not in word} <= targets
+    paths = [path for path in re.findall(r"`([\w./]+/)`", text) if not (CHECKOUT / path).is_dir()]
+    assert paths == ["tests/unit/PACKAGE/"]
