@@ -1,4 +1,4 @@
-"""A fresh virtual environment that `uv` fills from the package index of this machine and with local files."""
+"""A fresh virtual environment, filled by `uv` from the package index of this machine and from local files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-UV = Path(sys.executable).with_name("uv")
 
 
 def index_environment() -> dict[str, str]:
@@ -23,15 +21,13 @@ def index_environment() -> dict[str, str]:
 
 def run_uv(folder: Path, env: Mapping[str, str], *words: str) -> None:
     """Run uv for the environment `folder`/venv; `env` is that of `index_environment`."""
-    given = {**env, "VIRTUAL_ENV": str(folder / "venv")}
-    done = subprocess.run([UV, *words], cwd=folder, env=given, capture_output=True, text=True, check=False)
+    argv, given = [Path(sys.executable).with_name("uv"), *words], {**env, "VIRTUAL_ENV": str(folder / "venv")}
+    done = subprocess.run(argv, cwd=folder, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def build_wheel(source: Path, folder: Path) -> Path:
-    """Return the wheel of a project with the build backend hatchling, built without network."""
-    argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(argv, cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = folder.glob("*.whl")
-    return wheel
+def create_venv(folder: Path, env: Mapping[str, str], *packages: str) -> Path:
+    """Return the folder of programs of a new environment `folder`/venv with these packages."""
+    run_uv(folder, env, "venv", "--python", sys.executable, str(folder / "venv"))
+    run_uv(folder, env, "pip", "install", *packages)
+    return folder / "venv/bin"

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from fakes import CHECKOUT, Folder, Rlbox
-from venvbox import index_environment, run_uv
+from venvbox import create_venv
 
 from rlbox.cli.init import load_machine_presets
 from rlbox.target.target import load_target
@@ -105,20 +105,13 @@ def test_schema_names_itself_as_schemastore_does(rlbox: Rlbox, kind: str) -> Non
     assert "failure" not in json.dumps(schema.get("allOf", ""))  # it may be left out of a fix
 
 
-@pytest.fixture(scope="module")
-def index() -> dict[str, str]:
-    """The environment of uv, read before a test has a home of its own."""
-    return index_environment()
-
-
 @pytest.mark.slow
 @pytest.mark.allow("processes")
 def test_taplo_accepts_files_and_finds_unknown_keys(rlbox: Rlbox, folder: Folder, index: dict[str, str]) -> None:
-    run_uv(folder.path, index, "venv", str(folder.path / "venv"))
-    run_uv(folder.path, index, "pip", "install", "taplo")
+    taplo = create_venv(folder.path, index, "taplo") / "taplo"
 
     def lint(*words: str) -> tuple[int, str]:
-        argv = [folder.path / "venv/bin/taplo", "lint", *words]
+        argv = [taplo, "lint", *words]
         done = subprocess.run(argv, cwd=folder.path, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,17 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fakes import CHECKOUT, Folder, repository_files
-from venvbox import index_environment, run_uv
+from fakes import CHECKOUT, Folder
+from venvbox import create_venv
 
 GUIDE = (CHECKOUT / "docs/lint.md").read_text(encoding="utf-8")
-PACKAGED = ("rlbox", "images", "jobs", "templates", "pyproject.toml", "README.md", "LICENSE", ".pre-commit-hooks.yaml")
-
-
-@pytest.fixture(scope="module")
-def index() -> dict[str, str]:
-    """The environment of uv and pip, read before a test has a home of its own."""
-    return index_environment()
 
 
 def test_action_declares_the_inputs_that_it_uses() -> None:
@@ -29,24 +21,22 @@ def test_action_declares_the_inputs_that_it_uses() -> None:
     text = (CHECKOUT / "action.yml").read_text(encoding="utf-8")
     action = yaml.safe_load(text)
     assert set(re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", text)) == set(action["inputs"])
-    assert [
-        step for step in action["runs"]["steps"] if "run" in step and ("shell" not in step or "${{" in step["run"])
-    ] == []
+    scripts = [step for step in action["runs"]["steps"] if "run" in step]
+    assert [step["name"] for step in scripts if "shell" not in step or "${{" in step["run"]] == []
     [example] = re.findall(r"uses: rlbox-dev/rlbox@.*\n +with: (\{.*\})", GUIDE)
     assert set(yaml.safe_load(example)) <= set(action["inputs"])
 
 
 @pytest.mark.allow("processes")
 def test_script_of_the_action_writes_sarif(folder: Folder, tmp_path: Path) -> None:
-    program = Folder(tmp_path / "rlbox/bin").write("rlbox", f'#!/bin/sh\nexec {sys.executable} -m rlbox "$@"\n')
-    program.chmod(0o755)
+    program = f'#!/bin/sh\nexec {sys.executable} -m rlbox "$@"\n'
+    Folder(tmp_path / "rlbox/bin").write("rlbox", program).chmod(0o755)
     folder.write("a b/x.sh", "ray shutdown\n")
     script = yaml.safe_load((CHECKOUT / "action.yml").read_text(encoding="utf-8"))["runs"]["steps"][-1]["run"]
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "RUNNER_TEMP": str(tmp_path), "RLBOX_PROJECT": "."}
     env |= {"FILES": "a b\n\n", "TARGET": "local", "SARIF_FILE": "out.sarif"}
     done = subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=folder.path, env=env, check=False)
-    [result] = json.loads((folder.path / "out.sarif").read_text())["runs"][0]["results"]
-    assert (done.returncode, result["ruleId"]) == (1, "ray-shutdown")
+    assert (done.returncode, '"ruleId": "ray-shutdown"' in (folder.path / "out.sarif").read_text()) == (1, True)
 
 
 @pytest.mark.slow
@@ -54,32 +44,21 @@ def test_script_of_the_action_writes_sarif(folder: Folder, tmp_path: Path) -> No
 def test_hook_of_this_checkout_finds_errors_in_a_repository(tmp_path: Path, index: dict[str, str]) -> None:
     env = {**index, "PRE_COMMIT_HOME": str(tmp_path / "hooks"), "GIT_CONFIG_GLOBAL": "/dev/null"}
 
-    def run(folder: Path, *argv: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    def run(*argv: str | Path, cwd: Path = tmp_path / "work") -> tuple[int, str]:
+        done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
 
-    def commit(folder: Path) -> str:
-        identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        for words in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-q", "-m", "x")):
-            assert run(folder, "git", *words).returncode == 0
-        return run(folder, "git", "rev-parse", "HEAD").stdout.strip()
-
-    hook_repository = Folder(tmp_path / "rlbox")
-    for name, data in repository_files(*PACKAGED).items():
-        (hook_repository.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (hook_repository.path / name).write_bytes(data)
+    commit = run("git", "rev-parse", "HEAD", cwd=CHECKOUT)[1].strip()
     config = GUIDE.partition("```yaml\n# .pre-commit-config.yaml\n")[2].partition("```")[0]
-    config = config.replace("https://github.com/rlbox-dev/rlbox", str(hook_repository.path))
-    repository = Folder(tmp_path / "work")
-    repository.write(".pre-commit-config.yaml", config.replace("v0.1.0", commit(hook_repository.path)))
-    repository.write("launch", "#!/bin/bash\nray shutdown\n").chmod(0o755)
-    repository.write("train.py", "ray shutdown\n")
-    commit(repository.path)
-    run_uv(tmp_path, env, "venv", str(tmp_path / "venv"))
-    run_uv(tmp_path, env, "pip", "install", "pre-commit")
-    pre_commit = tmp_path / "venv/bin/pre-commit"
-    done = run(repository.path, pre_commit, "run", "--all-files")
-    assert (done.returncode, "launch:2:1: error: " in done.stdout) == (1, True), done.stdout + done.stderr
-    assert "train.py" not in done.stdout
-    repository.write("launch", "#!/bin/bash\nray stop\n")
-    done = run(repository.path, pre_commit, "run", "--all-files")
-    assert (done.returncode, "Passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    config = config.replace("https://github.com/rlbox-dev/rlbox", str(CHECKOUT)).replace("v0.1.0", commit)
+    work = Folder(tmp_path / "work")
+    work.write(".pre-commit-config.yaml", config)
+    work.write("launch", "#!/bin/bash\nray shutdown\n").chmod(0o755)
+    work.write("train.py", "ray shutdown\n")
+    assert run("git", "init", "-q")[0] == run("git", "add", "-A")[0] == 0
+    pre_commit = create_venv(tmp_path, env, "pre-commit") / "pre-commit"
+    code, output = run(pre_commit, "run")
+    assert (code, "launch:2:1: error: " in output, "train.py" in output) == (1, True, False), output
+    work.write("launch", "#!/bin/bash\nray stop\n")
+    code, output = run(pre_commit, "run", "--all-files")
+    assert (code, "Passed" in output) == (0, True), output
