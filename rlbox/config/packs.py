@@ -43,13 +43,12 @@ def find_installed_packs() -> tuple[Pack, ...]:
 
 
 def _find_folder(point: EntryPoint) -> Path:
-    try:
-        spec = importlib.util.find_spec(point.value)
-    except (ImportError, ValueError):
-        spec = None
+    package, *parts = point.value.split(".")  # `find_spec` imports the parents of a package
+    spec = importlib.util.find_spec(package)
     for location in (spec.submodule_search_locations or ()) if spec else ():
-        if any(os.path.isdir(os.path.join(location, name)) for name in PACK_FOLDERS):
-            return Path(os.path.realpath(location))
+        folder = Path(os.path.realpath(location), *parts)
+        if any((folder / name).is_dir() for name in PACK_FOLDERS):
+            return folder
     raise SpecError(
         _("pack {name}: the Python package {package} has none of the folders {folders}").format(
             name=point.name, package=point.value, folders=", ".join(f"{name}/" for name in PACK_FOLDERS)

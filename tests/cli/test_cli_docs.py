@@ -108,15 +108,11 @@ def test_links_of_a_guide_lead_somewhere(name: str) -> None:
         assert (CHECKOUT / Path(name).parent / link).exists(), link
 
 
-def test_index_of_pages_has_every_english_page() -> None:
-    links = set(re.findall(r"\]\(([^)]+\.md)\)", (CHECKOUT / "docs/llms.txt").read_text(encoding="utf-8")))
+def test_index_has_every_page_and_agents_page_folders_and_make_targets_that_exist() -> None:
+    names = ("docs/llms.txt", "AGENTS.md", "Makefile")
+    index, agents, makefile = ((CHECKOUT / name).read_text("utf-8") for name in names)
     pages = {name.removeprefix("docs/") for name in DOCS if not name.startswith(("docs/zh/", "docs/internal/"))}
-    assert pages - links == set()
-
-
-def test_folders_and_make_targets_of_agents_page_exist() -> None:
-    text = (CHECKOUT / "AGENTS.md").read_text(encoding="utf-8")
-    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
-    made = [word for line in re.findall(r"^\$ make ([a-z ]+)", text, re.MULTILINE) for word in line.split()]
+    assert pages - set(re.findall(r"\]\(([^)]+\.md)\)", index)) == set()
+    made = [word for line in re.findall(r"^\$ make ([a-z ]+)", agents, re.MULTILINE) for word in line.split()]
     assert [name for name in made if f"\n{name}:" not in makefile] == []
-    assert [path for path in re.findall(r"`([a-z/]+/)`", text) if not (CHECKOUT / path).is_dir()] == []
+    assert [path for path in re.findall(r"`([a-z/]+/)`", agents) if not (CHECKOUT / path).is_dir()] == []

@@ -95,14 +95,7 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
         first = (folder.path / path).read_text().splitlines()[0]
         schema = (folder.path / path).parent / first.removeprefix("#:schema ")
         assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
-
-
-@pytest.mark.parametrize("kind", ["target", "job", "profile", "fix"])
-def test_schema_names_itself_as_schemastore_does(rlbox: Rlbox, kind: str) -> None:
-    schema = json.loads(rlbox("show", "--schema", kind).out)
-    assert list(schema)[:2] == ["$schema", "$id"]
-    assert schema["$id"] == f"https://json.schemastore.org/rlbox-{kind}.json"
-    assert "failure" not in json.dumps(schema.get("allOf", ""))  # it may be left out of a fix
+        assert json.loads(schema.read_text())["$id"] == f"https://json.schemastore.org/rlbox-{kind}.json"
 
 
 @pytest.mark.slow

@@ -69,10 +69,10 @@ def test_sarif_has_findings_with_rules_and_places(rlbox: Rlbox, folder: Folder) 
     assert rows[:2] == [("ray-shutdown", "error", "ray-shutdown"), ("cache-in-tmp", "note", "cache-in-tmp")]
     assert {rule for rule, *_ in rows} == {rule["id"] for rule in rules}
     assert run["results"][0]["message"]["text"].endswith("\nUse: ray stop, only in the container of your cluster")
-    place = run["results"][0]["locations"][0]["physicalLocation"]
-    assert place["artifactLocation"] == {"uri": "a%20b/x.sh", "uriBaseId": "%SRCROOT%"}
-    assert place["region"] == {"startLine": 2, "startColumn": 3}
-    assert run["results"][-1]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": BAD.as_uri()}
+    places = [row["locations"][0]["physicalLocation"] for row in run["results"]]
+    assert places[0]["artifactLocation"] == {"uri": "a%20b/x.sh", "uriBaseId": "%SRCROOT%"}
+    assert places[0]["region"] == {"startLine": 2, "startColumn": 3}
+    assert places[-1]["artifactLocation"] == {"uri": BAD.as_uri()}
     assert (said.data["version"], run["columnKind"]) == ("2.1.0", "unicodeCodePoints")
     assert run["invocations"][0]["executionSuccessful"] is False
     assert "missing.sh" in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]

@@ -12,8 +12,6 @@ import pytest
 from fakes import CASES, CHECKOUT, JOB, UV_WHEEL, Folder, Rlbox, hold
 from venvbox import create_venv, run_uv
 
-from rlbox.config.project import SHIPPED_PROFILES
-
 LOG = "Traceback (most recent call last):\nRuntimeError: acme_loader: license 0x1f has ended\n"
 GUIDE = (CHECKOUT / "docs/packs.md").read_text(encoding="utf-8")
 
@@ -29,22 +27,15 @@ def write_pack(site: Path) -> Folder:
     """Write the Python package `acme_rlbox` with one target, job, fix and sources profile."""
     pack = Folder(shutil.copytree(CASES / "packs/acme_rlbox", site / "acme_rlbox"))
     pack.write("__init__.py", "raise RuntimeError('rlbox runs no code of a pack')\n")
-    pack.write("sources/acme.toml", (SHIPPED_PROFILES / "direct.toml").read_text())
     pack.lock("acme-h100")
     return pack
 
 
 @pytest.fixture
-def site(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The installed packages of an environment, which is inside of the project folder."""
-    path = folder.path / ".venv/site-packages"
-    monkeypatch.syspath_prepend(str(path))
-    return path
-
-
-@pytest.fixture
-def pack(site: Path) -> Folder:
-    """The installed pack `acme`."""
+def pack(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """The pack `acme`, installed in an environment inside of the project folder."""
+    site = folder.path / ".venv/site-packages"
+    monkeypatch.syspath_prepend(str(site))
     install(site, "acme_rlbox", "acme", "acme_rlbox")
     return write_pack(site)
 
@@ -57,10 +48,9 @@ def test_commands_see_targets_jobs_fixes_and_sources_of_a_pack(rlbox: Rlbox, fol
     assert rows["acme-h100"] == rows["acme-train"] == ("pack", "acme")
     assert rows["smoke"] == ("shipped", None)
     assert "H100 node of Acme [pack acme]\n" in rlbox("targets").out
-    assert rlbox("show", "acme-h100").code == rlbox("show", "acme-train").code == 0
-    assert rlbox("build", "acme-h100", "--dry-run", "--sources", "acme").code == 0
-    assert "images/acme-h100/Dockerfile" in rlbox("render", "acme-h100", "--dry-run").out
-    assert rlbox("run", "acme-train", "--dry-run").code == 0
+    names = ("show acme-h100", "show acme-train", "render acme-h100", "run acme-train --dry-run")
+    for command in (*names, "build acme-h100 --dry-run --sources acme"):
+        assert rlbox(*command.split()).code == 0, command
     assert "acme-license" in rlbox("fixes").out
     assert "acme-license renew" in rlbox("fixes", "show", "acme-license").out
     folder.write("train.log", LOG)
@@ -78,7 +68,8 @@ def test_project_overrides_pack_and_pack_overrides_shipped(rlbox: Rlbox, folder:
         assert rlbox("show", "smoke", "--json").data["job"]["title"] == title
 
 
-def test_same_name_in_two_packs_is_one_error(rlbox: Rlbox, folder: Folder, site: Path, pack: Folder) -> None:
+def test_same_name_in_two_packs_is_one_error(rlbox: Rlbox, folder: Folder, pack: Folder) -> None:
+    site = pack.path.parent
     install(site, "other", "other", "other")
     Folder(site / "other").job("acme-train")
     rlbox("show", "acme-train").check_error(2, "jobs/acme-train.toml is in two packs: other and acme", "next: ")
@@ -89,9 +80,9 @@ def test_same_name_in_two_packs_is_one_error(rlbox: Rlbox, folder: Folder, site:
 
 
 @pytest.mark.parametrize("package", ["nowhere", "acme_rlbox.nowhere", "empty"])
-def test_pack_without_folders_is_one_error(rlbox: Rlbox, site: Path, package: str) -> None:
-    Folder(site / "empty").write("__init__.py", "")
-    install(site, "acme_rlbox", "acme", package)
+def test_pack_without_folders_is_one_error(rlbox: Rlbox, pack: Folder, package: str) -> None:
+    pack.write("../empty/__init__.py", "")
+    install(pack.path.parent, "acme_rlbox", "acme", package)
     rlbox("targets").check_error(2, f"pack acme: the Python package {package} has none of the folders images/, ")
 
 

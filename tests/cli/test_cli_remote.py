@@ -110,11 +110,9 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     helper = HelperContainerSpec(
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
-    with tarfile.open(
-        fileobj=io.BytesIO(
-            create_helper_start_archive(Project(folder=tmp_path, packs=(pack,)), helper, owner_uid=7, owner_gid=8)
-        )
-    ) as tar:
+    project = Project(folder=tmp_path, packs=(pack,))
+    archive = create_helper_start_archive(project, helper, owner_uid=7, owner_gid=8)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
     assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}
