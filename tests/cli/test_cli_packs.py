@@ -91,6 +91,7 @@ def test_wrong_toml_of_a_pack_is_an_error_with_its_name(rlbox: Rlbox, pack: Fold
     rlbox("show", "acme-h100").check_error(2, "pack acme: images/acme-h100/target.toml: broken TOML")
     pack.write("templates/fixes/acme-license.toml", "title = \n")
     rlbox("fixes").check_error(2, "pack acme: templates/fixes/acme-license.toml: broken TOML")
+    rlbox("diagnose", "-").check_error(2, "broken TOML", "where: pack acme: templates/fixes/acme-license.toml")
 
 
 @pytest.mark.slow
