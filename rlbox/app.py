@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlbox.config.packs import find_installed_packs
 from rlbox.config.project import Project
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
 from rlbox.foreign import parse_untrusted_json
@@ -159,11 +160,16 @@ def list_rlbox_base_requirements() -> tuple[str, ...]:
 
 
 def make_project_from_option_env_or_cwd(project_option: str | None) -> Project:
-    """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory; `SpecError` when that is gone."""
+    """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory, with the installed packs.
+
+    Raises SpecError: The working directory is gone, or a pack is broken.
+    """
     try:
         here = os.getcwd()
     except FileNotFoundError as error:  # which no command, and no program that one starts, can do without
         raise SpecError(
             _("the working directory has been removed"), next_step=_("cd to a folder that is there")
         ) from error
-    return Project(folder=Path(os.path.realpath(project_option or os.environ.get("RLBOX_PROJECT") or here)))
+    folder = Path(os.path.realpath(project_option or os.environ.get("RLBOX_PROJECT") or here))
+    packs = find_installed_packs()
+    return Project(folder=folder, packs=tuple(pack for pack in packs if pack.folder != folder))

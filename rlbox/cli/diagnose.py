@@ -10,6 +10,7 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_run, pass_app_with_shared_options, target_and_data_options
+from rlbox.config.toml_files import format_spec_path
 from rlbox.diagnose.diagnosis import Diagnosis, diagnose_sources
 from rlbox.diagnose.first_fatal import read_root_excerpt_or_empty
 from rlbox.diagnose.report import format_redacted_help_request, format_report
@@ -55,7 +56,11 @@ def diagnose_logs_and_print_first_failure(
       rlbox diagnose train.log
       rlbox diagnose train.log --ask 'llm -s "be brief"'
     """
-    catalogue = load_signatures(app.project.fix_files(), packs)
+    try:
+        catalogue = load_signatures(app.project.fix_files(), packs)
+    except SpecError as error:
+        error.where = error.where and format_spec_path(Path(error.where), app.project)
+        raise
     sources, runs = _find_sources(app, logs, target, data)
     diagnosis = diagnose_sources(sources, catalogue)
     excerpt = read_root_excerpt_or_empty(diagnosis, sources)

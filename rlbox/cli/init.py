@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import click
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
 
 from rlbox.app import App
 from rlbox.artifacts.profile import Profile
@@ -153,6 +154,8 @@ def _write_new_file(app: App, path: str, text: str) -> str:
 
 
 SpecKind = Literal["target", "job", "profile", "fix"]
+_SCHEMA_ID = "https://json.schemastore.org/rlbox-{kind}.json"
+"""A name in the form of SchemaStore, where the schemas are not published yet: files refer to their local copy."""
 
 
 def create_spec_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
@@ -170,9 +173,10 @@ def create_spec_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
     if spec_kind == "profile":
         schema["properties"]["include"] = {"type": "string", "description": "profile whose rules are tried after these"}
     if spec_kind == "fix":  # one language is enough
-        for key in TEXT_KEYS:
+        required = [key for key in TEXT_KEYS if key in schema["required"]]
+        for key in required:
             _optional(schema, key)
-        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in TEXT_KEYS]
+        schema["allOf"] = [{"anyOf": [{"required": [key]}, {"required": [f"{key}_zh"]}]} for key in required]
     if spec_kind == "target":
         schema["properties"]["include"] = {
             "type": "string",
@@ -180,7 +184,8 @@ def create_spec_json_schema(spec_kind: SpecKind) -> dict[str, Any]:
         }
         _fill_defaults(schema, schema, load_toml(DEFAULTS))
         schema["anyOf"] = [{"required": ["include"]}, {"required": schema.pop("required")}]
-    return schema
+    identity = {"$schema": GenerateJsonSchema.schema_dialect, "$id": _SCHEMA_ID.format(kind=spec_kind)}
+    return {**identity, **schema, "title": f"rlbox {spec_kind}"}
 
 
 def _fill_defaults(schema: dict[str, Any], node: dict[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -17,6 +18,7 @@ from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.files import load_pinned_versions_spec_over_lock, load_spec_targets_or_none, read_texts_noting_problems
 from rlbox.lint.rules import LintFinding, lint_text
+from rlbox.lint.sarif import create_sarif_log
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
     format_stack_verdict,
@@ -34,8 +36,13 @@ _SEVERITIES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
 @click.option(
     "--target", metavar="NAME", shell_complete=complete_target, help="Check against the versions that this target pins."
 )
+@click.option(
+    "--format", "form", type=click.Choice(["text", "sarif"]), default="text", help="Format of the findings on stdout."
+)
 @pass_app_with_shared_options
-def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None) -> int:
+def lint_files_or_own_specs(
+    app: App, files: tuple[str, ...], target: str | None, form: Literal["text", "sarif"]
+) -> int:
     """Find outdated or wrong variables, flags, ports and commands in FILES, with the line and the form that works.
 
     FILES are shell scripts, Dockerfiles, YAML, TOML, Markdown with command blocks, folders with such files, or
@@ -46,11 +53,14 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
     \b
     Examples:
       rlbox lint
+      rlbox lint --format sarif > lint.sarif
     """
+    if app.as_json and form == "sarif":
+        raise click.UsageError(_("--json and --format sarif are two formats: choose one"))
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
     specs = load_spec_targets_or_none(app.project)
-    own = [str(path) for path in specs if path.is_relative_to(app.project.folder) and target in (None, specs[path])]
+    own = [str(path) for path in specs if app.project.is_own(path) and target in (None, specs[path])]
     target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
     problems: list[str] = []
     findings: list[LintFinding] = []
@@ -74,7 +84,10 @@ def lint_files_or_own_specs(app: App, files: tuple[str, ...], target: str | None
         raise unread
     shown = [finding for finding in findings if finding.severity != "note" or app.verbosity > 0]
     data = {"files": count, "findings": [_finding_to_json(finding) for finding in findings], "unread": problems}
-    app.output(data, _format_findings(shown))
+    if form == "sarif":
+        click.echo(json.dumps(create_sarif_log(findings, rules, problems), indent=2))
+    else:
+        app.output(data, _format_findings(shown))
     if count:
         app.print_status(_format_summary(findings, count, app.verbosity > 0))
     if problems and not app.as_json:

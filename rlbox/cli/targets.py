@@ -45,12 +45,13 @@ def list_targets_and_jobs(app: App) -> int:
     rows: list[dict[str, Any]] = []
     for kind, paths in (("target", app.project.target_files()), ("job", app.project.job_files())):
         for name, path in paths.items():
-            source = "project" if path.is_relative_to(app.project.folder) else "shipped"
+            pack = app.project.find_pack_or_none(path)
+            source = "pack" if pack else "project" if app.project.is_own(path) else "shipped"
             row: dict[str, Any] = {"kind": kind, "name": name, "source": source, "problem": "", "title": ""}
+            row["pack"] = pack.name if pack else None
             try:
                 title = str(load_toml(path, app.project).get("title", ""))
-                # the last root is what rlbox ships; in a checkout it is the project, too
-                row["title"] = _(title) if title and path.is_relative_to(app.project.roots[-1]) else title
+                row["title"] = _(title) if title and app.project.is_shipped(path) else title
             except SpecError as error:  # the others are there all the same
                 row["problem"] = error.what
             rows.append({**row, "status": _test_status(app, name) if kind == "target" else None})
@@ -72,7 +73,8 @@ def _test_status(app: App, name: str) -> str | None:
 def _line(row: dict[str, Any], width: int) -> str:
     kind = pad_translated(_("target") if row["kind"] == "target" else _("job"), 7)
     status = f" ({translate(row['status'])})" if row["status"] else ""
-    return f"{kind} {row['name'].ljust(width)}  {translate(row['title'] or row['problem'])}{status}"
+    pack = translate(_(" [pack {name}]").format(name=row["pack"])) if row["pack"] else ""
+    return f"{kind} {row['name'].ljust(width)}  {translate(row['title'] or row['problem'])}{status}{pack}"
 
 
 @click.command("show")

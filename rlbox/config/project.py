@@ -1,11 +1,12 @@
-"""Where specs, jobs and templates are found: the user's project folder first, then what rlbox ships."""
+"""Where specs, jobs and templates are found: in the user's project folder, then in packs, then in rlbox itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlbox.config.packs import Pack
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 
@@ -22,14 +23,16 @@ def _shipped() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Project:
-    """A folder whose `images/`, `jobs/`, `sources/` and `templates/` extend or override the shipped ones."""
+    """A folder whose `images/`, `jobs/`, `sources/` and `templates/` extend or override those of packs and of rlbox."""
 
     folder: Path
+    packs: tuple[Pack, ...] = ()
 
     @property
     def roots(self) -> tuple[Path, ...]:
         shipped = _shipped()
-        return (self.folder,) if self.folder == shipped else (self.folder, shipped)
+        own = () if self.folder == shipped else (self.folder,)
+        return (*own, *(pack.folder for pack in self.packs), shipped)
 
     def require_target_file(self, name: str) -> Path:
         """Return the `target.toml` of a target.
@@ -45,10 +48,8 @@ class Project:
         return self._find(_("sources profile"), name, self.source_profile_files())
 
     def source_profile_files(self) -> dict[str, Path]:
-        """Return the file of every sources profile, by name: `sources/` of the project over what is shipped."""
-        folders = (SHIPPED_PROFILES, self.folder / "sources")
-        found = {path.stem: path for folder in folders for path in folder.glob("*.toml")}
-        return dict(sorted(found.items()))
+        shipped = {path.stem: path for path in SHIPPED_PROFILES.glob("*.toml")}
+        return dict(sorted({**shipped, **{path.stem: path for path in self._files("sources/*.toml")}}.items()))
 
     def target_files(self) -> dict[str, Path]:
         return {path.parent.name: path for path in self._files("images/*/target.toml")}
@@ -78,15 +79,42 @@ class Project:
         return [folder / file for file in patch_file_names]
 
     def is_shipped(self, path: Path) -> bool:
-        return path.is_relative_to(_shipped())
+        return path.is_relative_to(_shipped()) and not self.find_pack_or_none(path)
+
+    def is_own(self, path: Path) -> bool:
+        return path.is_relative_to(self.folder) and not self.find_pack_or_none(path)
+
+    def find_pack_or_none(self, path: Path) -> Pack | None:
+        """Return the pack that a file is part of; the environment with the pack may be inside of the project folder."""
+        return next((pack for pack in self.packs if path.is_relative_to(pack.folder)), None)
 
     def template_dirs(self) -> list[Path]:
-        return [root / "templates" for root in self.roots if (root / "templates").is_dir()]
+        folders = dict.fromkeys((self.folder / "templates", _shipped() / "templates"))
+        return [folder for folder in folders if folder.is_dir()]
 
     def _files(self, pattern: str) -> list[Path]:
-        """Return the files of that form in their order; one of the project takes the place of a shipped one."""
+        """Return the files of that form in their order: one of the project for one of a pack for a shipped one.
+
+        Raises SpecError: two packs have it, and the project does not.
+        """
         found = {path.relative_to(root): path for root in reversed(self.roots) for path in root.glob(pattern)}
+        if self.packs:
+            self._require_in_one_pack(pattern, found)
         return [found[name] for name in sorted(found, key=lambda name: name.with_suffix(""))]
+
+    def _require_in_one_pack(self, pattern: str, chosen: Mapping[Path, Path]) -> None:
+        for pack in self.packs:
+            for path in pack.folder.glob(pattern):
+                name = path.relative_to(pack.folder)
+                other = self.find_pack_or_none(chosen[name])
+                if other not in (None, pack):
+                    raise SpecError(
+                        _("{name} is in two packs: {pack} and {other}").format(
+                            name=name, pack=pack.name, other=other.name if other else ""
+                        ),
+                        where=str(path),
+                        next_step=_("uninstall one of the packs, or copy the file that you need into your project"),
+                    )
 
     def _find(self, kind: str, name: str, known: dict[str, Path]) -> Path:
         if name in known:
@@ -111,5 +139,5 @@ class Project:
 
     def _folders(self, kind: str) -> tuple[Path, ...]:
         if kind == "sources profile":
-            return (self.folder / "sources", SHIPPED_PROFILES)
+            return (*(root / "sources" for root in self.roots[:-1]), SHIPPED_PROFILES)
         return tuple(root / ("images" if kind == "target" else "jobs") for root in self.roots)

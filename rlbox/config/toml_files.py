@@ -54,8 +54,10 @@ def require_key_absent(data: dict[str, Any], source_name: str, key: str) -> dict
 
 
 def format_spec_path(path: Path, project: Project | None) -> str:
-    """Return the path of a file as messages show it: relative to the root of the project that it is in."""
+    """Return the path of a file as messages show it: relative to its project or pack, the pack's name before it."""
     shown = str(path)
+    if project and (pack := project.find_pack_or_none(path)):
+        return _("pack {name}: {path}").format(name=pack.name, path=path.relative_to(pack.folder))
     for root in project.roots if project else ():
         if shown.startswith(inside := os.path.join(root, "")):
             return shown.removeprefix(inside)

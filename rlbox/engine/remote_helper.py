@@ -24,6 +24,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import Mount
 
+from rlbox.config.packs import PACK_FOLDERS
 from rlbox.config.project import PACKAGE, Project
 from rlbox.engine.address import create_engine_unreachable_error, create_missing_docker_cli_error
 from rlbox.errors import EngineError, MachineError
@@ -172,11 +173,14 @@ def create_helper_start_archive(
 
 
 def _folders(project: Project) -> Iterator[tuple[Path, str]]:
-    """Yield what is sent, and under which name: this rlbox with what it ships, and the project over it."""
+    """Yield what is sent, and under which name: this rlbox with what it ships, packs, and the project over them."""
     yield PACKAGE, "lib/rlbox"
-    *own, shipped = project.roots
+    shipped = project.roots[-1]
+    for pack in reversed(project.packs):
+        yield from ((pack.folder / part, f"project/{part}") for part in PACK_FOLDERS if (pack.folder / part).exists())
     for part in _PARTS:
-        yield from ((root / part, f"project/{part}") for root in own if (root / part).exists())
+        if project.folder != shipped and (project.folder / part).exists():
+            yield project.folder / part, f"project/{part}"
         if (shipped / part).exists():
             yield shipped / part, f"lib/{part}"
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from shlex import quote
@@ -16,7 +17,7 @@ from typing import Any
 from rlbox.app import list_rlbox_base_requirements
 from rlbox.config.project import Project
 from rlbox.engine.container import CA_VARIABLES, ContainerDefaults
-from rlbox.errors import SpecError
+from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.fix import Fix
@@ -378,13 +379,32 @@ def build_image_labels(
 ) -> dict[str, str]:
     ids = sorted(fix.id for fix in rendered_fixes.fixes if fix.has_bake_entries) if rendered_fixes else []
     return {
-        "org.opencontainers.image.title": target.title,
+        **_build_oci_labels(target, lock),
         "rlbox.fixes": " ".join(ids),
         "rlbox.patches": " ".join(row.name for row in patches if not row.skip_reason),
         LOCK_LABEL: lock.checksum() if lock else "",
         SPEC_LABEL: compute_image_spec_checksum(target),
         "rlbox.target": target.name,
     }
+
+
+def _build_oci_labels(target: Target, lock: Lock | None) -> dict[str, str]:
+    """Return labels of the OCI image specification that spec and lock file alone decide.
+
+    Without `revision`, `source` and `licenses`: they depend on the checkout, or nobody knows them of the content.
+    """
+    created = datetime.fromtimestamp(target.build.epoch, timezone.utc)
+    labels = {
+        "title": target.title,
+        "description": f"Image of the rlbox target {target.name}, built from a lock file",
+        "documentation": get_main_docs_url("images"),
+        "version": lock.checksum()[:12] if lock else "",
+        "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    if target.base.image:
+        name, __, digest = target.base.image.partition("@")
+        labels |= {"base.name": name, "base.digest": digest}
+    return {f"org.opencontainers.image.{key}": value for key, value in labels.items()}
 
 
 def compute_image_spec_checksum(target: Target) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -300,17 +300,15 @@ def resume_verified_upload(shell: SshConnection, path: Path, remote: str, report
     )
 
 
-def replace_remote_tree(
-    shell: SshConnection, source_directory: Path, relative_paths: Sequence[str], remote_target: str
-) -> None:
+def replace_remote_tree(shell: SshConnection, file_by_relative_path: Mapping[str, Path], remote_target: str) -> None:
     """Send small files in one stream, in place of everything below `remote_target` there."""
     goal = shlex.quote(remote_target)
     unpack = f"rm -rf {goal}.new && mkdir -p {goal}.new && tar -xf - -C {goal}.new"
     process = shell.start(f"{unpack} && rm -rf {goal} && mv {goal}.new {goal}", stdin=PIPE, stdout=DEVNULL)
     with contextlib.suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as archive:
-        for name in relative_paths:
-            archive.add(source_directory / name, name)
-    _check_exit(process, f"{len(relative_paths)} files")
+        for name, path in file_by_relative_path.items():
+            archive.add(path, name)
+    _check_exit(process, f"{len(file_by_relative_path)} files")
 
 
 def _check_exit(process: ProcessHandle, what: str) -> None:

@@ -293,7 +293,7 @@ class Build(SpecModel):
     network: Literal["host", "default", "none"] = Field(
         description="network of build steps, as in docker build --network"
     )
-    epoch: Annotated[int, Field(ge=0)] = Field(
+    epoch: Annotated[int, Field(ge=0, le=253_402_300_799)] = Field(  # the year 9999: RFC 3339 ends there
         description="SOURCE_DATE_EPOCH: time stamp of all files, seconds since 1970"
     )
     own_layer_mib: Annotated[int, Field(ge=1)] = Field(

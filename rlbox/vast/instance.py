@@ -14,6 +14,7 @@ from typing import Any
 
 from rlbox.amounts import decimal_size_text, exact_duration_text
 from rlbox.app import App
+from rlbox.config.packs import PACK_FOLDERS
 from rlbox.config.project import Project
 from rlbox.errors import LockHeld, MachineError, TimedOut, WorkFailed
 from rlbox.foreign import parse_untrusted_json
@@ -112,7 +113,7 @@ def ensure_job_uploaded_and_run_started(app: App, connection: SshConnection, ren
         _require_no_run_in_progress(connection, job, rented.instance_id)
     specs = _list_spec_files(app.project)
     if specs:
-        replace_remote_tree(connection, app.project.folder, specs, f"{job.folder}/{PROJECT_DIRECTORY}")
+        replace_remote_tree(connection, specs, f"{job.folder}/{PROJECT_DIRECTORY}")
     if not connection.run(_HAS_IMAGE).ok:
         _sync_rlbox(app, connection, rented, specs)
     wait_for_onstart(app, connection, job.disk, rented.instance_id, rented.timeout_s)
@@ -143,7 +144,7 @@ def _require_no_run_in_progress(connection: SshConnection, job: RemoteJob, numbe
             )
 
 
-def _sync_rlbox(app: App, connection: SshConnection, rented: JobUpload, specs: Sequence[str]) -> None:
+def _sync_rlbox(app: App, connection: SshConnection, rented: JobUpload, specs: Mapping[str, Path]) -> None:
     """Bring rlbox to an instance whose image has none.
 
     Its on-start script waits for it the first time. It is started again where it failed, or where rlbox or the user's
@@ -154,8 +155,8 @@ def _sync_rlbox(app: App, connection: SshConnection, rented: JobUpload, specs: S
     with tempfile.TemporaryDirectory(prefix="rlbox-wheel-") as made:
         wheel = write_rlbox_wheel(Path(made))
         total = hashlib.sha256(wheel.read_bytes())
-        for name in specs:
-            total.update(f"{name}\0{compute_file_sha256(app.project.folder / name)}\n".encode())
+        for name, path in specs.items():
+            total.update(f"{name}\0{compute_file_sha256(path)}\n".encode())
         digest = total.hexdigest()
         if connection.run(f"cat {folder}/{_SENT_DIGEST}").stdout.strip() == digest:
             if status.startswith("failed"):
@@ -195,13 +196,18 @@ def _list_uploads(uploads: Sequence[tuple[Path, str]]) -> Iterator[tuple[Path, s
                 yield file, f"{goal}/{file.relative_to(path)}"
 
 
-def _list_spec_files(project: Project) -> list[str]:
-    if project.folder == project.roots[-1]:
-        return []
-    paths = [path for name in _PROJECT_FOLDERS for path in sorted((project.folder / name).rglob("*"))]
-    return [
-        str(path.relative_to(project.folder)) for path in paths if path.is_file() and "__pycache__" not in path.parts
-    ]
+def _list_spec_files(project: Project) -> dict[str, Path]:
+    """Return the files of project and packs, by their path in the project folder of the instance: it has no packs."""
+    roots = [(pack.folder, PACK_FOLDERS) for pack in reversed(project.packs)]
+    if project.folder != project.roots[-1]:
+        roots.append((project.folder, _PROJECT_FOLDERS))
+    return {
+        str(path.relative_to(root)): path
+        for root, folders in roots
+        for name in folders
+        for path in sorted((root / name).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def _start_agent(connection: SshConnection, job: RemoteJob) -> None:

@@ -9,9 +9,16 @@ from types import ModuleType
 from typing import NoReturn
 
 import pytest
+from venvbox import index_environment
 
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.errors import EngineUnavailable
+
+
+@pytest.fixture(scope="module")
+def index() -> dict[str, str]:
+    """The environment of uv, read before a test has a home of its own."""
+    return index_environment()
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,18 @@ def test_the_guides_own_profile_works(folder: Folder) -> None:
     assert profile.rules_or_machine_default_for("git")[0].protocol == "direct"
 
 
-@pytest.mark.parametrize("name", [*GUIDES, LINT])
+@pytest.mark.parametrize("name", [*GUIDES, LINT, "AGENTS.md", "docs/llms.txt"])
 def test_links_of_a_guide_lead_somewhere(name: str) -> None:
     text = (CHECKOUT / name).read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (CHECKOUT / Path(name).parent / link).exists(), link
+
+
+def test_index_has_every_page_and_agents_page_folders_and_make_targets_that_exist() -> None:
+    names = ("docs/llms.txt", "AGENTS.md", "Makefile")
+    index, agents, makefile = ((CHECKOUT / name).read_text("utf-8") for name in names)
+    pages = {name.removeprefix("docs/") for name in DOCS if not name.startswith(("docs/zh/", "docs/internal/"))}
+    assert pages - set(re.findall(r"\]\(([^)]+\.md)\)", index)) == set()
+    made = [word for line in re.findall(r"^\$ make ([a-z ]+)", agents, re.MULTILINE) for word in line.split()]
+    assert [name for name in made if f"\n{name}:" not in makefile] == []
+    assert [path for path in re.findall(r"`([a-z/]+/)`", agents) if not (CHECKOUT / path).is_dir()] == []

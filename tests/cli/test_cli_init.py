@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
-from fakes import Folder, Rlbox
+from fakes import CHECKOUT, Folder, Rlbox
+from venvbox import create_venv
 
 from rlbox.cli.init import load_machine_presets
 from rlbox.target.target import load_target
@@ -93,3 +95,26 @@ def test_an_editor_is_told_of_every_key(rlbox: Rlbox, folder: Folder) -> None:
         first = (folder.path / path).read_text().splitlines()[0]
         schema = (folder.path / path).parent / first.removeprefix("#:schema ")
         assert json.loads(schema.read_text()) == json.loads(rlbox("show", "--schema", kind).out)
+        assert json.loads(schema.read_text())["$id"] == f"https://json.schemastore.org/rlbox-{kind}.json"
+
+
+@pytest.mark.slow
+@pytest.mark.allow("processes")
+def test_taplo_accepts_files_and_finds_unknown_keys(rlbox: Rlbox, folder: Folder, index: dict[str, str]) -> None:
+    taplo = create_venv(folder.path, index, "taplo") / "taplo"
+
+    def lint(*words: str) -> tuple[int, str]:
+        argv = [taplo, "lint", *words]
+        done = subprocess.run(argv, cwd=folder.path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert rlbox("init", "mine", "--machine", "h200").code == 0
+    assert lint("images/mine/target.toml", "jobs/mine.toml")[0] == 0
+    folder.job("mine", (folder.path / "jobs/mine.toml").read_text() + "x = 1\n")
+    code, errors = lint("jobs/mine.toml")
+    assert (code, "'x' was unexpected" in errors) == (1, True), errors
+    shipped = {"target": "images/*/target.toml", "job": "jobs/*.toml", "fix": "templates/fixes/*.toml"}
+    for kind, pattern in shipped.items():
+        schema = folder.write(f"{kind}.json", rlbox("show", "--schema", kind).out)
+        code, errors = lint("--schema", schema.as_uri(), *map(str, CHECKOUT.glob(pattern)))
+        assert code == 0, errors

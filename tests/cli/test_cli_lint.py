@@ -60,6 +60,28 @@ def test_text(rlbox: Rlbox, folder: Folder) -> None:
     assert said.err == "1 file: 1 error\n"
 
 
+def test_sarif_has_findings_with_rules_and_places(rlbox: Rlbox, folder: Folder) -> None:
+    folder.write("a b/x.sh", "true\n  ray shutdown\nexport TRITON_CACHE_DIR=/tmp/triton\n")
+    said = rlbox("lint", "a b/x.sh", str(BAD), "missing.sh", "--format", "sarif")
+    assert said.code == 2
+    [run] = said.data["runs"]
+    rules = run["tool"]["driver"]["rules"]
+    rows = [(row["ruleId"], row["level"], rules[row["ruleIndex"]]["id"]) for row in run["results"]]
+    assert rows[:2] == [("ray-shutdown", "error", "ray-shutdown"), ("cache-in-tmp", "note", "cache-in-tmp")]
+    assert {rule for rule, *_ in rows} == {rule["id"] for rule in rules}
+    assert run["results"][0]["message"]["text"].endswith("\nUse: ray stop, only in the container of your cluster")
+    places = [row["locations"][0]["physicalLocation"] for row in run["results"]]
+    assert places[0]["artifactLocation"] == {"uri": "a%20b/x.sh", "uriBaseId": "%SRCROOT%"}
+    assert places[0]["region"] == {"startLine": 2, "startColumn": 3}
+    assert places[-1]["artifactLocation"] == {"uri": BAD.as_uri()}
+    assert (said.data["version"], run["columnKind"]) == ("2.1.0", "unicodeCodePoints")
+    assert run["invocations"][0]["executionSuccessful"] is False
+    assert "missing.sh" in run["invocations"][0]["toolExecutionNotifications"][0]["message"]["text"]
+    said = rlbox("lint", str(GOOD), "--format", "sarif")
+    assert (said.code, said.data["runs"][0]["results"], said.err) == (0, [], "1 file: nothing found\n")
+    assert "--json and --format sarif" in rlbox("lint", "--format", "sarif", "--json").err
+
+
 def test_warnings_do_not_fail(rlbox: Rlbox, folder: Folder) -> None:
     folder.write("x.sh", "pkill -f train.py\n")
     said = rlbox("lint", "x.sh")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes import CASES
 
 from rlbox.cli import main
+from rlbox.config.packs import Pack
 from rlbox.config.project import Project
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.remote_helper import HelperContainerSpec, create_helper_start_archive
@@ -103,18 +105,22 @@ def test_what_is_sent_is_the_users_over_there(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "mine.toml").write_text("x")
     own = {"A": "planted"}
+    pack = Pack(name="acme", folder=CASES / "packs/acme_rlbox")
+    (tmp_path / "jobs" / "acme-train.toml").write_text("x")
     helper = HelperContainerSpec(
         image="i", data_dir="/d", create_data_dir=True, rlbox_args=("runs",), target="local", env=own, terminal=False
     )
-    with tarfile.open(
-        fileobj=io.BytesIO(create_helper_start_archive(Project(folder=tmp_path), helper, owner_uid=7, owner_gid=8))
-    ) as tar:
+    project = Project(folder=tmp_path, packs=(pack,))
+    archive = create_helper_start_archive(project, helper, owner_uid=7, owner_gid=8)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {info.name: info for info in tar}
         start = json.loads(tar.extractfile("rlbox-remote/start.json").read())  # type: ignore[union-attr]
     assert {(info.uid, info.gid) for info in members.values()} == {(7, 8)}
     assert members["rlbox-remote/start.json"].mode == 0o600
     assert {"rlbox-remote/lib/rlbox/cli/__init__.py", "rlbox-remote/lib/jobs/smoke.toml"} <= set(members)
     assert "rlbox-remote/project/jobs/mine.toml" in members
+    assert "rlbox-remote/project/templates/fixes/acme-license.toml" in members
+    assert members["rlbox-remote/project/jobs/acme-train.toml"].size == 1  # the last one counts: that of the project
     assert start["words"] == ["runs"]
     assert start["env"]["A"] == "planted"
     assert not any("__pycache__" in name for name in members)

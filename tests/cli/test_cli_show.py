@@ -72,6 +72,7 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "shipped",
             "problem": "",
             "title": "CPU on any machine",
+            "pack": None,
             "status": None,
         },
         {
@@ -80,6 +81,7 @@ def test_targets(rlbox: Rlbox, folder: Folder) -> None:
             "source": "project",
             "problem": "",
             "title": "smallest target",
+            "pack": None,
             "status": None,
         },
     ]

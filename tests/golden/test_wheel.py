@@ -15,6 +15,7 @@ import pytest
 from fakes import CHECKOUT, repository_files
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from venvbox import index_environment, run_uv
 
 from rlbox.cli.root import COMMANDS
 
@@ -47,26 +48,14 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("installed")
     wanted = folder / "wanted.txt"
     wanted.write_text(locked(needed("rlbox")))
-    pip = [Path(sys.prefix, "bootstrap/bin/python"), "-m", "pip", "config", "list"]  # what uv does not read
-    said = subprocess.run(pip, capture_output=True, text=True, check=False).stdout if pip[0].exists() else ""
-    index = dict(re.findall(r"^(\S+)='(.*)'$", said, re.MULTILINE)).get("global.index-url", "")
-    index = os.environ.get("PIP_INDEX_URL", index)
-    env = {**({"UV_DEFAULT_INDEX": index} if index else {}), **os.environ, "VIRTUAL_ENV": str(folder / "venv")}
+    env = index_environment()
     for words in (
         ("venv", "--python", sys.executable, str(folder / "venv")),
         ("pip", "install", "--no-deps", "--require-hashes", "-r", str(wanted)),
         ("pip", "install", "--no-deps", str(built[0])),
         ("pip", "check"),
     ):
-        done = subprocess.run(
-            [Path(sys.executable).with_name("uv"), *words],
-            cwd=folder,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        run_uv(folder, env, *words)
     return folder / "venv/bin"
 
 

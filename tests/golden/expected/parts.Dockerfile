@@ -113,7 +113,13 @@ ENV PYTHONFAULTHANDLER="1"
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
-LABEL org.opencontainers.image.title="all that an image can be made of" \
+LABEL org.opencontainers.image.base.digest="sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" \
+      org.opencontainers.image.base.name="registry.example/base" \
+      org.opencontainers.image.created="2025-01-01T00:00:00Z" \
+      org.opencontainers.image.description="Image of the rlbox target parts, built from a lock file" \
+      org.opencontainers.image.documentation="https://github.com/rlbox-dev/rlbox/blob/main/docs/images.md" \
+      org.opencontainers.image.title="all that an image can be made of" \
+      org.opencontainers.image.version="ced3e8ceb822" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv tokenizers-parallelism torch-ext-abi-mismatch trainer-overwrites-nccl-debug unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="ced3e8ceb8229a16bfad41d20c5a75e3d9b8923d1ecca50b2ebd7d45b9e18969" \
       rlbox.patches="trainer-overwrites-nccl-debug/sft-trainer trainer-overwrites-nccl-debug/sft-trainer-ray trainer-overwrites-nccl-debug/fsdp-sft-trainer trainer-overwrites-nccl-debug/main-generation trainer-overwrites-nccl-debug/main-generation-server six.diff verl.diff" \

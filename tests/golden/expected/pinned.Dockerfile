@@ -80,7 +80,13 @@ ENV PYTHONFAULTHANDLER="1"
 WORKDIR /
 ENTRYPOINT ["sh", "/opt/rlbox/libexec/entrypoint.sh"]
 CMD ["sh"]
-LABEL org.opencontainers.image.title="on an image, with packages" \
+LABEL org.opencontainers.image.base.digest="sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" \
+      org.opencontainers.image.base.name="registry.example/cuda:12.8" \
+      org.opencontainers.image.created="2025-01-01T00:00:00Z" \
+      org.opencontainers.image.description="Image of the rlbox target pinned, built from a lock file" \
+      org.opencontainers.image.documentation="https://github.com/rlbox-dev/rlbox/blob/main/docs/images.md" \
+      org.opencontainers.image.title="on an image, with packages" \
+      org.opencontainers.image.version="" \
       rlbox.fixes="checkpoint-corrupt-or-incomplete compile-caches compile-killed-oom conda-shadows-python cuda-wheels-mixed disk-full env-not-exported git-dubious-ownership hf-offline-blocked hf-transfer-switch host-oom-killed interactive-prompts interpreter-in-the-way native-segfault nccl-leftovers nccl-self-test nccl-timeout-variable numpy2-abi opencv-needs-gl path-in-every-shell paths-off-data-disk pip-index-unreachable placeholder-left proxy-intercepts-localhost pthread-create-failed python-constraints scoped-cleanup soft-limits stack-not-in-venv torch-ext-abi-mismatch unknown-uid usage-statistics visible-devices-baked" \
       rlbox.lock="" \
       rlbox.patches="" \

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fakes import CHECKOUT, ON_IMAGE, PACKAGE, TARGET, UV, Folder, fitting_lock
 
+from rlbox.errors import get_main_docs_url
 from rlbox.image.plan import (
     ImagePlan,
     build_image_labels,
@@ -132,8 +133,13 @@ RUN sh /opt/tools/install.sh settle
 def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
     target = load(folder, PATCHED)
     lock = fitting_lock(target, ())
+    oci = "org.opencontainers.image"
     assert build_image_labels(target, lock) == {
-        "org.opencontainers.image.title": "smallest target",
+        f"{oci}.created": "2025-01-01T00:00:00Z",
+        f"{oci}.description": "Image of the rlbox target mine, built from a lock file",
+        f"{oci}.documentation": get_main_docs_url("images"),
+        f"{oci}.title": "smallest target",
+        f"{oci}.version": lock.checksum()[:12],
         "rlbox.fixes": "",
         "rlbox.lock": lock.checksum(),
         "rlbox.patches": "",
@@ -143,6 +149,8 @@ def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
     elsewhere = load(folder, 'sources = "cn"\n' + PATCHED)
     assert build_image_labels(elsewhere, lock) == build_image_labels(target, lock)
     assert build_image_labels(target, None)["rlbox.lock"] == ""
+    based = build_image_labels(load(folder, ON_IMAGE), None)
+    assert (based[f"{oci}.base.name"], based[f"{oci}.base.digest"][:8]) == ("registry.example/base", "sha256:0")
 
 
 def test_the_ca_bundle_in_the_image(folder: Folder) -> None:

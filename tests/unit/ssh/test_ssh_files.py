@@ -112,5 +112,6 @@ def test_file_and_tree_are_sent(base: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("hello")
     resume_verified_upload(LocalShell(), tmp_path / "file", str(goal), lambda count: None)
     assert goal.read_text() == "hello"
-    replace_remote_tree(LocalShell(), base, ["runs/a/log 1\n"], str(tmp_path / "tree"))
+    name = "runs/a/log 1\n"
+    replace_remote_tree(LocalShell(), {name: base / name}, str(tmp_path / "tree"))
     assert (tmp_path / "tree/runs/a/log 1\n").read_text() == "hello\n"
