@@ -15,7 +15,6 @@ from rlbox.evaluation import rewards
 
 RIGHT, TESTS = "```python\ndef f(x):\n    return 2 * x\n```", "assert f(21) == 42"
 FAILED = {"verdict": "failed", "detail": "the program does not answer: it is gone"}
-BROKEN = {"status": "SandboxError", "message": "no isolation"}
 
 
 def test_trainers_get_rewards_of_a_real_sandbox_and_receipts(
@@ -46,11 +45,11 @@ def test_trainers_get_rewards_of_a_real_sandbox_and_receipts(
 @pytest.mark.parametrize(
     ("replies", "reward", "attempts"),
     [
-        ([BROKEN], None, 6),
-        ([BROKEN, {"verdict": "accepted"}], 1.0, 2),
+        ([{"status": "SandboxError"}], None, 6),
+        ([{"status": "SandboxError"}, {"verdict": "accepted"}], 1.0, 2),
         ([FAILED, {"verdict": "accepted"}], 1.0, 2),
         ([FAILED], 0.0, 3),
-        ([FAILED, FAILED, BROKEN], None, 6),
+        ([FAILED, FAILED, {"status": "SandboxError"}], None, 6),
         ([{"verdict": "failed", "rlbox": {"limit": "memory"}}], 0.0, 1),
     ],
 )
