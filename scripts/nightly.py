@@ -40,7 +40,7 @@ MINUTES = {
     "cluster/engines": 4, "cluster/here": 4, "engine/egress_proof": 3, "engine/layer_churn": 3, "engine/onstart": 3,
     "engine/parts": 3, "engine/run": 3, "slow/cli": 3, "fuzz/diagnose": 3, "compile": 2, "sandbox/containers": 2,
     "cluster/many": 2, "cluster/work": 2, "engine/helpers": 2, "engine/verify": 2, "engine/push": 2,
-    "engine/vast_plain_image": 2,
+    "engine/vast_plain_image": 2, "sandbox/verdicts": 6,
 }  # fmt: skip
 """About how long parts take on two cores; all others take a minute or less."""
 # SC1090, SC1091: a script reads files that only exist where it runs
@@ -93,6 +93,7 @@ def parts() -> list[Part]:
         script("sandbox/attacks", "tests/sandbox/campaign.py"),
         script("sandbox/humaneval", "tests/sandbox/humaneval.py"),
         script("sandbox/speed", "tests/sandbox/throughput.py"),
+        script("sandbox/verdicts", "tests/sandbox/verdict_chaos.py"),
         tests("sandbox/containers", "tests/engine/test_sandbox_walls.py", RLBOX_SANDBOX_SAMPLE="0"),
         tests("attack", "tests/attack", RLBOX_ATTACK_ALL="1"),
         tests("fuzz/tests", "tests/fuzz"),

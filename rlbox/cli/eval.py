@@ -63,6 +63,7 @@ from rlbox.evaluation.suites import (
     load_suites_with_problems,
 )
 from rlbox.i18n import _, get_language, join, translate
+from rlbox.report.harness_results import find_harness_logs, read_harness_result, read_harness_results
 from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_capped_scores_html
 from rlbox.run.data_disk import load_run_secret_masker
 from rlbox.system.http import NoFullResponseError, create_loopback_client
@@ -148,6 +149,12 @@ def _open_sandbox(url: str, python: str, suites: list[SuiteProblems]) -> Iterato
 
 def _load_result(path: Path) -> EvaluationResult:
     file = path / SUMMARY_FILE if path.is_dir() else path
+    logs = [] if file.name == SUMMARY_FILE and file.is_file() else find_harness_logs(path)
+    if len(logs) > 1:
+        step = _("choose one of: {near}").format(near=", ".join(map(str, logs[:_MAX_RESULTS])))
+        raise SpecError(_("there are several results of another harness"), where=str(path), next_step=step)
+    if logs:
+        return read_harness_result(logs[0], path.name if path.is_dir() else path.stem)
     if not file.is_file():
         near = sorted(path.glob(f"*/{SUMMARY_FILE}")) or sorted(Path().glob(f"*/*/{SUMMARY_FILE}"))
         names = ", ".join(str(summary.parent) for summary in near[:_MAX_RESULTS])
@@ -432,7 +439,7 @@ def choose_checkpoint_and_check_regression(
       rlbox eval choose outputs/phase1 --baseline outputs/phase0/step_0
       rlbox eval choose eval --by mine --guard mine
     """
-    results = read_results_sorted_by_step(folder)
+    results = read_results_sorted_by_step(folder) or read_harness_results(folder)
     if not results:
         _load_result(folder)  # which says where there are some
     reference = _load_result(baseline) if baseline else None

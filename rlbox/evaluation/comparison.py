@@ -12,6 +12,7 @@ from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, Evaluati
 from rlbox.evaluation.scores import (
     PairedDifference,
     compute_detectable_difference,
+    compute_difference_of_means,
     compute_paired_difference_of_common_problems,
 )
 from rlbox.i18n import _, translate
@@ -65,13 +66,23 @@ def require_only_allowed_lock_differences(
 def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
     common = [suite for suite in result.values if suite in reference.values]
     return {
-        suite: compute_paired_difference_of_common_problems(
-            result.get_metric_values_or_empty(suite, ACCEPTED),
-            reference.get_metric_values_or_empty(suite, ACCEPTED),
-            comparisons=len(common),
-        )
+        suite: compute_metric_difference(result, reference, suite, ACCEPTED, comparisons=len(common))
         for suite in common
     }
+
+
+def compute_metric_difference(
+    result: EvaluationResult, reference: EvaluationResult, suite: str, metric: str, *, comparisons: int = 1
+) -> PairedDifference:
+    """Pair the problems of two results, or compare the means where one has no values per problem."""
+    values = [one.get_metric_values_or_empty(suite, metric) for one in (result, reference)]
+    if all(values):
+        return compute_paired_difference_of_common_problems(*values, comparisons=comparisons)
+    score, other = (one.compute_score_or_none(suite, metric) for one in (result, reference))
+    if score is None or other is None:
+        name = reference.name if score else result.name
+        raise ValueError(_("{name} has no interval for {suite}: log its samples").format(name=name, suite=suite))
+    return compute_difference_of_means(score, other, comparisons=comparisons)
 
 
 def compare_results(
@@ -115,6 +126,7 @@ def paired_difference_to_json(pair: PairedDifference, detectable: float) -> dict
         "difference": pair.difference,
         "interval": [pair.low, pair.high],
         "undecided": not pair.is_significant,
+        "paired": pair.is_paired,
         "smallest": detectable,
         "problems": pair.problems,
         "won": list(pair.won),
@@ -127,6 +139,8 @@ def format_comparison(comparison: ResultComparison) -> Iterator[str]:
     for suite, pair in comparison.suites.items():
         difference = format_difference_with_interval(pair)
         text = _("{suite}: {difference}, {won} won, {lost} lost of {problems}")
+        if not pair.is_paired:
+            text = _("{suite}: {difference}, difference of means over {problems} problems, which are not paired")
         counts = {"won": len(pair.won), "lost": len(pair.lost), "problems": pair.problems}
         yield translate(text.format(suite=suite, difference=difference, **counts))
         verdict = _("higher") if pair.difference > 0 else _("lower")

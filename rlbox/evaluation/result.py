@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlbox.evaluation.lock import EvaluationLock, parse_lock
-from rlbox.evaluation.scores import ValuesByProblem, compute_score_with_interval, estimate_pass_at_k
+from rlbox.evaluation.scores import Score, ValuesByProblem, compute_score_with_interval, estimate_pass_at_k
 from rlbox.i18n import _
 
 AnswerRecord = dict[str, Any]
@@ -33,6 +33,14 @@ class EvaluationResult:
 
     def get_metric_values_or_empty(self, suite: str, metric: str) -> ValuesByProblem:
         return self.values.get(suite, {}).get(metric, {})
+
+    def compute_score_or_none(self, suite: str, metric: str) -> Score | None:
+        """Return the score; where no values of problems are known, the one that another harness reported."""
+        if values := self.get_metric_values_or_empty(suite, metric):
+            return compute_score_with_interval(values)
+        scores = self.scores.get(suite, {})
+        low, high = scores.get(f"{metric}_interval", (None, None))
+        return None if low is None else Score(value=scores[metric], low=low, high=high, problems=scores["problems"])
 
     def get_name_step_digests(self) -> dict[str, Any]:
         weights = str(self.lock.subject.get("weights", ""))

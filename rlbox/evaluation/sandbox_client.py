@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
+from rlbox.evaluation.rewards import SANDBOX_ERROR, classify_check_reply, extract_longest_code_or_empty
 from rlbox.evaluation.suites import Problem, RunLimits, Suite
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
@@ -34,12 +34,8 @@ EXTRACTION_VERSION = 1
 """Counts up when extraction changes: other code out of the same answer is another score."""
 SCORING_VERSION = 1
 """Counts up when a verdict may be another for the same answer."""
-SANDBOX_ERROR = "SandboxError"
-"""Status of a reply that the sandbox did not give."""
 Outcome = Literal["accepted", "wrong", "failed", "timeout", "no-code", "sandbox"]
 """`failed`: an exception; `sandbox`: the sandbox itself failed, which says nothing about the answer and is no score."""
-_CODE_BLOCK = re.compile(r"```(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-_CODE_LINE = re.compile(r"^(def|import|from|print|for|while|class)\b", re.MULTILINE)
 _PACKAGE_MISSING_STATUS = 3
 _MAX_DETAIL = 300
 
@@ -64,18 +60,11 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def extract_longest_code_or_empty(answer: str) -> str:
-    """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
-    if blocks := _CODE_BLOCK.findall(answer):
-        return str(max(blocks, key=len)).strip("\n")
-    return answer if _CODE_LINE.search(answer) else ""
-
-
 def parse_function_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return the checker's verdict; a program whose answers were wrong has ended cleanly all the same."""
-    outcome: Any = "sandbox" if reply.get("status") == SANDBOX_ERROR else str(reply.get("verdict", "sandbox"))
-    detail = str(reply.get("detail") or reply.get("message") or "")[-_MAX_DETAIL:]
-    accepted = outcome == "accepted"
+    verdict = classify_check_reply(reply)
+    outcome: Any = verdict.outcome
+    accepted, detail = outcome == "accepted", verdict.detail[-_MAX_DETAIL:]
     return AnswerVerdict(outcome=outcome, passed=accepted, clean=accepted or outcome == "wrong", detail=detail)
 
 

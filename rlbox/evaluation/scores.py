@@ -74,7 +74,7 @@ class PairedDifference:
     """How much higher a model scores than a reference, in shares of 1, over the problems that both have.
 
     `won` and `lost` are the problems on which it scores higher and lower. `center` is the adjusted difference, which
-    the interval lies about.
+    the interval lies about. `is_paired`: False where only means and their standard errors were known.
     """
 
     difference: float
@@ -85,6 +85,7 @@ class PairedDifference:
     problems: int
     won: tuple[str, ...]
     lost: tuple[str, ...]
+    is_paired: bool = True
 
     @property
     def is_significant(self) -> bool:
@@ -118,6 +119,25 @@ def compute_paired_difference_of_common_problems(
     )
 
 
+def compute_difference_of_means(score: Score, reference: Score, *, comparisons: int = 1) -> PairedDifference:
+    """Return the difference where problems cannot be paired: its interval is wider than that of pairs."""
+    difference = score.value - reference.value
+    margins = (max(one.high - one.value, one.value - one.low) for one in (score, reference))  # one end may be cut
+    standard_error = math.hypot(*margins) / _quantile(CONFIDENCE)
+    margin = _quantile(1 - (1 - CONFIDENCE) / comparisons) * standard_error
+    return PairedDifference(
+        difference=difference,
+        low=max(-1.0, difference - margin),
+        high=min(1.0, difference + margin),
+        center=difference,
+        standard_error=standard_error,
+        problems=min(score.problems, reference.problems),
+        won=(),
+        lost=(),
+        is_paired=False,
+    )
+
+
 def compute_detectable_difference(pair: PairedDifference, *, comparisons: int = 1, sides: int = 2) -> float:
     """Return the smallest true difference that a comparison like this one shows with a chance of 95 %, in shares of 1.
 
@@ -126,6 +146,9 @@ def compute_detectable_difference(pair: PairedDifference, *, comparisons: int = 
     """
     normal, size = NormalDist(), pair.problems + len(_ADDED_DIFFERENCES)
     alpha, beta = (1 - CONFIDENCE) / comparisons, (1 - _POWER) / comparisons
-    z_squared = (normal.inv_cdf(1 - alpha / sides) + normal.inv_cdf(1 - beta)) ** 2 / size
+    z = normal.inv_cdf(1 - alpha / sides) + normal.inv_cdf(1 - beta)
+    if not pair.is_paired:
+        return min(1.0, z * pair.standard_error)
+    z_squared = z**2 / size
     variance = pair.standard_error**2 * size
     return min(1.0, (z_squared + math.sqrt(z_squared**2 + 4 * z_squared * variance)) / 2)  # d = z * sqrt((var + d) / n)

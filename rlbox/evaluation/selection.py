@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 from rlbox.evaluation.comparison import (
     compare_accepted_by_suite,
+    compute_metric_difference,
     format_difference_with_interval,
     format_scores_by_checkpoint,
     paired_difference_to_json,
@@ -23,9 +24,7 @@ from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
     CONFIDENCE,
     PairedDifference,
-    ValuesByProblem,
     compute_detectable_difference,
-    compute_paired_difference_of_common_problems,
 )
 from rlbox.i18n import _, translate
 
@@ -68,26 +67,28 @@ def select_earliest_best(results: Sequence[EvaluationResult], rule: SuiteMetricP
     for suite, metric in rule:
         if len(remaining) == 1:
             break
-        values = {result.name: result.get_metric_values_or_empty(suite, metric) for result in remaining}
-        eliminations.append(_eliminate(remaining, values, comparisons))
+        eliminations.append(_eliminate(remaining, suite, metric, comparisons))
         remaining = [result for result in remaining if result.name in eliminations[-1].remaining]
     return Selection(min(remaining, key=lambda result: result.step).name, tuple(eliminations))
 
 
-def _eliminate(
-    results: Sequence[EvaluationResult], values: Mapping[str, ValuesByProblem], comparisons: int
-) -> EliminationRound:
-    means = {name: fmean(fmean(answers) for answers in row.values()) for name, row in values.items()}
-    leader = max(results, key=lambda result: (means[result.name], -result.step)).name
+def _eliminate(results: Sequence[EvaluationResult], suite: str, metric: str, comparisons: int) -> EliminationRound:
+    def rank(result: EvaluationResult) -> tuple[float, int]:
+        score = result.compute_score_or_none(suite, metric)
+        return score.value if score else 0.0, -result.step
+
+    leader = max(results, key=rank)
     differences = {
-        name: compute_paired_difference_of_common_problems(row, values[leader], comparisons=comparisons)
-        for name, row in values.items()
-        if name != leader
+        result.name: compute_metric_difference(result, leader, suite, metric, comparisons=comparisons)
+        for result in results
+        if result is not leader
     }
     return EliminationRound(
-        leader=leader,
+        leader=leader.name,
         differences=differences,
-        remaining=tuple(name for name in values if name == leader or not differences[name].is_significant),
+        remaining=tuple(
+            result.name for result in results if result is leader or not differences[result.name].is_significant
+        ),
         detectable=max(compute_detectable_difference(pair, comparisons=comparisons) for pair in differences.values()),
     )
 
@@ -103,13 +104,13 @@ class RegressionCheck(NamedTuple):
     verdict: RegressionVerdict
 
 
-def classify_regression(model: ValuesByProblem, baseline: ValuesByProblem) -> RegressionCheck:
+def classify_regression(pair: PairedDifference) -> RegressionCheck:
     """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
     """
-    pair = compute_paired_difference_of_common_problems(model, baseline)
-    reach = _student_quantile(CONFIDENCE, len(pair.won) + len(pair.lost) + 2) * pair.standard_error
+    freedom = len(pair.won) + len(pair.lost) + 2 if pair.is_paired else pair.problems
+    reach = _student_quantile(CONFIDENCE, freedom) * pair.standard_error
     detectable = compute_detectable_difference(pair, sides=1)
     if pair.center < -reach:
         return RegressionCheck(pair, detectable, "worse")
@@ -168,7 +169,7 @@ def choose_best_and_compare(
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
     require_only_allowed_lock_differences(checkpoints)
-    judged = [row for row in rule if all(result.get_metric_values_or_empty(*row) for result in checkpoints)]
+    judged = [row for row in rule if all(result.compute_score_or_none(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
@@ -180,9 +181,8 @@ def choose_best_and_compare(
     if baseline is not None:
         require_only_allowed_lock_differences([baseline, best])
         differences = compare_accepted_by_suite(best, baseline)
-        own = best.get_metric_values_or_empty(guard_suite, ACCEPTED)
-        reference = baseline.get_metric_values_or_empty(guard_suite, ACCEPTED)
-        regression = classify_regression(own, reference) if own and reference else None
+        if all(result.compute_score_or_none(guard_suite, ACCEPTED) for result in (best, baseline)):
+            regression = classify_regression(compute_metric_difference(best, baseline, guard_suite, ACCEPTED))
     return ChosenCheckpoint(
         result=best,
         candidates=checkpoints,

@@ -61,20 +61,15 @@ class ProcessMonitor:
     def measure_and_record_exceeded_limit(self, *, is_output_full: bool = False) -> None:
         pids = set(_list_descendants(os.getpid()))
         self._tasks, self._new_tasks = self._check_time(pids), 0
-        limit: StopReason = ""
-        if self.cpu_s > self._limits.cpu_s:
-            limit = "cpu"
-        elif self._idle_s > self._limits.cpu_s:
-            limit = "sleep"
-        elif self._tasks > self._limits.tasks:
-            limit = "tasks"
-        elif self._is_over_memory(pids):
-            limit = "memory"
-        elif is_output_full:
-            limit = "output"
-        elif self._is_over_disk(pids):
-            limit = "disk"
-        self.limit = self.limit or limit
+        exceeded: dict[StopReason, bool] = {
+            "cpu": self.cpu_s > self._limits.cpu_s,
+            "sleep": self._idle_s > self._limits.cpu_s,
+            "tasks": self._tasks > self._limits.tasks,
+            "memory": self._is_over_memory(pids),
+            "output": is_output_full,
+            "disk": self._is_over_disk(pids),
+        }
+        self.limit = self.limit or next((limit for limit, is_exceeded in exceeded.items() if is_exceeded), "")
 
     def allow_next_fork_or_record_limit(self, listener: int) -> None:
         """Let one more process or thread be made, or end all of them where that is one too many."""

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import socket
 import time
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ from rlbox.system.libc import set_child_subreaper
 from rlbox.system.safe_files import read_bytes, remove_tree
 
 _CHUNK = 1 << 16
+_MIN_FREE_BYTES = 1 << 20
+"""With less, a write of the program may have failed for want of space that others took."""
 
 
 def serve_plans(connection: socket.socket) -> None:
@@ -93,6 +96,8 @@ def _run_in(folder: Path, plan: Plan, cgroup: ReusedMemoryCpuCgroup, control: in
             streams.read_available(reader)
         if streams.is_full:  # since the last look, by a program that has ended
             monitor.limit = monitor.limit or "output"
+        if not monitor.limit and shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
+            monitor.limit, message = "start", "the disk of the programs' folders is full"
     return PlanOutcome(
         limit=monitor.limit,
         message=message,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlbox.evaluation import sandbox_client, suites
+from rlbox.evaluation import rewards, sandbox_client, suites
 from rlbox.evaluation.sandbox_client import SCORE_PROGRAM, SandboxClient
 from rlbox.sandbox import response
 
@@ -18,15 +18,16 @@ KNOWN = {
     "extraction": (
         sandbox_client.EXTRACTION_VERSION,
         (
-            sandbox_client.extract_longest_code_or_empty,
-            sandbox_client._CODE_BLOCK,
-            sandbox_client._CODE_LINE,
+            rewards.extract_longest_code_or_empty,
+            rewards._CODE_BLOCK,
+            rewards._CODE_LINE,
         ),
     ),
     "scoring": (
         sandbox_client.SCORING_VERSION,
         (
             sandbox_client.parse_function_check_reply,
+            rewards.classify_check_reply,
             sandbox_client.judge_run_reply,
             sandbox_client.has_same_words_by_line,
             sandbox_client._split_lines,
@@ -48,7 +49,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "ee8629b1f917f971",
-    ("scoring", 1): "7b2f7c5e9faad1df",
+    ("scoring", 1): "be9f7ccdcb3676ae",
     ("sandbox", 3): "38b653a13b24fad0",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""
