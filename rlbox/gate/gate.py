@@ -96,11 +96,10 @@ class GateChecker:
         return any(metric.rule.metric for metric in self._metrics)
 
     def check_metric_rows(self, rows: Iterable[SourcedRow]) -> None:
-        """Check rows of the files that `metric` rules read."""
         for source, row in rows:
             for metric in self._metrics:
                 if metric.rule.metric:
-                    metric.check_sourced_row(source, row)
+                    metric.check_metric_row(source, row)
 
     def feed(self, log_or_metric_file: str, data: bytes) -> None:
         self.check_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))

@@ -17,9 +17,8 @@ from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import NumberedLine
-from rlbox.logs.metric_files import MetricSource
+from rlbox.logs.metric_files import MetricRow
 from rlbox.logs.metric_names import find_key_of_metric_or_empty, load_trainer_keys_by_common_name
-from rlbox.logs.metric_row import MetricRow
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
@@ -75,8 +74,7 @@ class MetricChecker:
         self._step = -math.inf
         self._value = math.nan
         self._garbled = ""
-        self._source: MetricSource | None = None
-        self._source_key = ""
+        self._source = self._source_key = ""
 
     def matchers(self, log: str) -> list[LinePatternCallback]:
         is_read = self.rule.pattern and self.rule.log == log
@@ -87,9 +85,9 @@ class MetricChecker:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
 
-    def check_sourced_row(self, source: MetricSource, row: MetricRow) -> None:
+    def check_metric_row(self, source: str, row: MetricRow) -> None:
         """Take the point of a row; the file that has the first point gives all: trainers report to several at once."""
-        if self.state.state == "broken" or self._source not in (None, source):
+        if self.state.state == "broken" or self._source not in ("", source):
             return
         key = self._source_key or find_key_of_metric_or_empty(self.rule.metric, row.values)
         if key in row.values:
@@ -101,7 +99,11 @@ class MetricChecker:
         rule, points = self.rule, self.state.count
         if not points:
             only = _("; {text!r} is no number").format(text=self._garbled) if self._garbled else ""
-            self._fail(self._describe_missing_metric() if rule.metric else join("", (_("has no point"), only)))
+            keys = load_trainer_keys_by_common_name().get(rule.metric, (rule.metric,)) if rule.metric else ()
+            unread = (
+                _(" in the metrics files of the stage: none has {keys}").format(keys=", ".join(keys)) if keys else ""
+            )
+            self._fail(join("", (_("has no point"), unread, only)))
         elif points < rule.points:
             self._fail(_("has {points} points, at least {least} are due").format(points=points, least=rule.points))
         elif problem := self._trend_problem() or self._limit_problem():
@@ -170,12 +172,6 @@ class MetricChecker:
         if self._trend_is_due and math.isfinite(self._value):
             self._trend.append(self._value)
         return ""
-
-    def _describe_missing_metric(self) -> ProblemOrEmpty:
-        keys = load_trainer_keys_by_common_name().get(self.rule.metric, (self.rule.metric,))
-        return _("has no point: no metrics file that the stage wrote below the run directory holds {keys}").format(
-            keys=", ".join(keys)
-        )
 
     def _trend_problem(self) -> ProblemOrEmpty:
         rule = self.rule

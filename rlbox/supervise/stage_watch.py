@@ -66,8 +66,8 @@ class StageWatch:
             with contextlib.suppress(OSError):
                 tail.skip_to_end()
         self._all_metric_files = MetricFilesReader(context.run_dir) if self.gate.reads_all_metric_files else None
-        if self._all_metric_files:
-            self._all_metric_files.skip_existing_rows()
+        for _row in self._all_metric_files.read_new_rows() if self._all_metric_files else ():
+            pass  # only rows of the stage count
         self._search_metric_files_at = 0.0
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
@@ -83,7 +83,7 @@ class StageWatch:
         self._read_metric_files()
         if time.monotonic() >= self._search_metric_files_at:
             self._search_metric_files_at = time.monotonic() + _METRIC_FILES_S
-            self._find_and_read_all_metric_files()
+            self._read_all_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
@@ -182,7 +182,7 @@ class StageWatch:
             pass
         for tail in self._metric_files.values():
             tail.close()
-        self._find_and_read_all_metric_files()
+        self._read_all_metric_files()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
         self.gate.close_logs_and_decide_undecided_lines()
@@ -225,9 +225,8 @@ class StageWatch:
                     has_grown = True
         return has_grown
 
-    def _find_and_read_all_metric_files(self) -> None:
+    def _read_all_metric_files(self) -> None:
         if self._all_metric_files:
-            self._all_metric_files.find_new_files()
             self.gate.check_metric_rows(self._all_metric_files.read_new_rows())
 
     def _judge(self, log: str, texts: LineBlock) -> None:
