@@ -100,10 +100,8 @@ class MetricChecker:
         if not points:
             only = _("; {text!r} is no number").format(text=self._garbled) if self._garbled else ""
             keys = load_trainer_keys_by_common_name().get(rule.metric, (rule.metric,)) if rule.metric else ()
-            unread = (
-                _(" in the metrics files of the stage: none has {keys}").format(keys=", ".join(keys)) if keys else ""
-            )
-            self._fail(join("", (_("has no point"), unread, only)))
+            only = _(": no metrics file of the stage has {keys}").format(keys=", ".join(keys)) if keys else only
+            self._fail(join("", (_("has no point"), only)))
         elif points < rule.points:
             self._fail(_("has {points} points, at least {least} are due").format(points=points, least=rule.points))
         elif problem := self._trend_problem() or self._limit_problem():

@@ -242,8 +242,8 @@ class MetricFilesReader:
         order = list(_FORMATS)
         for file in sorted(self._files.values(), key=lambda file: order.index(file.source.partition(" ")[0])):
             for row in file.read_new_rows():
-                text = str(row)
-                if not file.source.startswith("trainer_state ") or text not in self._seen_log_rows:
+                text = f"{file.source} {row}"
+                if not file.source.startswith("trainer_state") or text not in self._seen_log_rows:
                     yield SourcedRow(file.source, row)
                     self._seen_log_rows |= {text}
 
