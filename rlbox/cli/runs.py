@@ -36,6 +36,7 @@ from rlbox.record.run_store import (
 )
 from rlbox.record.source_tree import describe_source_record, load_source_toml_or_empty
 from rlbox.record.state import find_run_cause, load_run_state_or_none
+from rlbox.report.metric_export import collect_export_series, load_exporter
 from rlbox.report.read import load_run_record
 from rlbox.report.run_diff import diff_runs, differences_to_json, differs_beyond_durations, format_differences
 from rlbox.run.data_disk import (
@@ -158,6 +159,34 @@ def diff_two_runs(app: App, before: str, after: str, target: str, data: str | No
     return 1 if differs_beyond_durations(difference) else 0
 
 
+@click.command("export")
+@run_argument
+@click.option("--format", "exporter", metavar="NAME", required=True, help="tensorboard, mlflow, wandb or prometheus.")
+@click.option("--to", "destination", metavar="DEST", required=True, help="Directory; mlflow: URI; prometheus: file.")
+@target_and_data_options
+@dry_run_option
+@pass_app_with_shared_options
+def export_run(app: App, name: str | None, exporter: str, destination: str, target: str, data: str | None) -> int:
+    """Export metrics, stages, gates, phases and resources of RUN (by default the latest) to an experiment tracker.
+
+    You can export a run in progress. Python packages add formats as entry points of the group rlbox.metric_exporters.
+
+    \b
+    Examples:
+      rlbox runs export smoke-20250101-100000-abcd --format prometheus --to smoke.prom
+    """
+    run_dir = locate_run_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
+    export = load_exporter(exporter)
+    record = load_run_record(run_dir, load_run_secret_masker(app, run_dir), max_points_per_series=0)
+    series = collect_export_series(record, time.time())
+    facts = {"run": record.state.run_id, "series": len(series), "points": sum(len(one.points) for one in series)}
+    if app.dry_run:
+        return app.print_dry_run(facts, "", _("export to {destination}").format(destination=destination))
+    place = export(record, series, destination)
+    app.output({**facts, "place": place}, place)
+    return 0
+
+
 @click.command("rm")
 @click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 @yes_option
@@ -277,5 +306,5 @@ def runs_command_group() -> None:
     """
 
 
-for command in (list_runs, show_run, diff_two_runs, remove_runs_or_refuse_if_one_unfinished, prune_runs):
+for command in (list_runs, show_run, diff_two_runs, export_run, remove_runs_or_refuse_if_one_unfinished, prune_runs):
     runs_command_group.add_command(command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rlbox.amounts import exact_duration_text
 from rlbox.gate.line_rules import (
@@ -21,6 +21,7 @@ from rlbox.job.gate import FixBenignRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock, LineSplitter, NumberedLine
+from rlbox.logs.metric_files import SourcedRow
 
 
 class CallerDecidedRules:
@@ -89,6 +90,16 @@ class GateChecker:
     def metric_file_paths(self) -> tuple[str, ...]:
         """The files of JSON lines that metrics come from; their new bytes are fed under these names."""
         return tuple(dict.fromkeys(metric.rule.file for metric in self._metrics if metric.rule.key))
+
+    @property
+    def reads_all_metric_files(self) -> bool:
+        return any(metric.rule.metric for metric in self._metrics)
+
+    def check_metric_rows(self, rows: Iterable[SourcedRow]) -> None:
+        for source, row in rows:
+            for metric in self._metrics:
+                if metric.rule.metric:
+                    metric.check_metric_row(source, row)
 
     def feed(self, log_or_metric_file: str, data: bytes) -> None:
         self.check_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))

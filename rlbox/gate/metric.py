@@ -17,6 +17,8 @@ from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import NumberedLine
+from rlbox.logs.metric_files import MetricRow
+from rlbox.logs.metric_names import find_key_of_metric_or_empty, load_trainer_keys_by_common_name
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
 _WRAPPED = re.compile(r"^(?:[A-Za-z_][A-Za-z0-9_.]*\(\[*)+")
@@ -72,6 +74,7 @@ class MetricChecker:
         self._step = -math.inf
         self._value = math.nan
         self._garbled = ""
+        self._source = self._source_key = ""
 
     def matchers(self, log: str) -> list[LinePatternCallback]:
         is_read = self.rule.pattern and self.rule.log == log
@@ -82,11 +85,22 @@ class MetricChecker:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
 
+    def check_metric_row(self, source: str, row: MetricRow) -> None:
+        """Take the point of a row; the file that has the first point gives all: trainers report to several at once."""
+        if self.state.state == "broken" or self._source not in ("", source):
+            return
+        key = self._source_key or find_key_of_metric_or_empty(self.rule.metric, row.values)
+        if key in row.values:
+            self._source, self._source_key = source, key
+            self._add_point(row.values[key], row.step)
+
     def record_final_verdict(self) -> None:
         """Decide the rule: no further point comes."""
         rule, points = self.rule, self.state.count
         if not points:
             only = _("; {text!r} is no number").format(text=self._garbled) if self._garbled else ""
+            keys = load_trainer_keys_by_common_name().get(rule.metric, (rule.metric,)) if rule.metric else ()
+            only = _(": no metrics file of the stage has {keys}").format(keys=", ".join(keys)) if keys else only
             self._fail(join("", (_("has no point"), only)))
         elif points < rule.points:
             self._fail(_("has {points} points, at least {least} are due").format(points=points, least=rule.points))

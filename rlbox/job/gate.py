@@ -184,7 +184,10 @@ class FileRule(Rule):
 
 
 class MetricRule(Rule):
-    """A condition on numbers that a stage tells: in a log (`pattern`) or in a file of JSON lines (`key`)."""
+    """A condition on numbers that a stage reports.
+
+    They are in a log (`pattern`), in a file of JSON lines (`key`), or in any file of metrics (`metric`).
+    """
 
     filled_patterns = ("pattern",)
     filled_texts = ("file",)
@@ -195,6 +198,9 @@ class MetricRule(Rule):
     )
     log: NonEmptyText = Field(STAGE_LOG, description="log to search: stage, or the name of a service")
     key: str = Field("", description="key of the value in a row of file; dots for nested tables: train.loss")
+    metric: str = Field(
+        "", description="common name, such as reward, or a trainer's own key; read from any metrics file of the stage"
+    )
     step_key: str = Field("step", description="key of the step in the same row")
     where: dict[NonEmptyText, Value] = Field(
         default_factory=dict, description="keys and values that a row must have; empty: all rows"
@@ -235,10 +241,12 @@ class MetricRule(Rule):
         return join("", (self.name, ": ", join(", ", conditions) if conditions else _("there")))
 
     def find_spec_errors(self) -> Iterator[str]:
-        if bool(self.pattern) == bool(self.key):
+        if [bool(self.pattern), bool(self.key), bool(self.metric)].count(True) != 1:
             yield _(
-                "pattern: a metric needs its points from somewhere: set either pattern (a log) or key (a row of `file`)"
+                "pattern: set exactly one source of points: pattern (a log), key (a row of `file`) or metric (any file)"
             )
+        if self.metric and {"file", "where", "step_key", "log"} & self.model_fields_set:
+            yield _("metric: file, where, step_key and log have no effect with metric; remove them")
         yield from self._pattern_problems() if self.pattern else ()
 
     def _pattern_problems(self) -> Iterator[str]:

@@ -17,8 +17,9 @@ from rlbox.amounts import duration_text, zoned_iso_to_unix
 from rlbox.config.toml_files import load_toml
 from rlbox.logs.progress import LOWEST_RANK, get_metric_rank
 from rlbox.record.state import RunState, ServiceState, StageState, find_run_cause
+from rlbox.report.metrics import MetricSeries
 from rlbox.report.plots import COLOURS, PLOT_BOX, Plot, draw_plot, draw_resource_plots
-from rlbox.report.read import MetricSeries, RunRecord, dict_or_empty, dicts_in_list, list_or_empty
+from rlbox.report.read import RunRecord, dict_or_empty, dicts_in_list, list_or_empty
 from rlbox.terminal import sanitize_for_terminal
 
 _ENDS = ("passed", "failed", "interrupted", "not started", "skipped")

@@ -14,50 +14,27 @@ from pydantic import TypeAdapter
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
-from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE, METRICS_FILE
+from rlbox.job.names import ATTEMPT_PREFIX, EVIDENCE_FOLDER, FATAL_FILE, HANG_PAGE
 from rlbox.job.plan import parse_run_plan
-from rlbox.logs.progress import ProgressReading, get_metric_rank, parse_metrics_record, sample_log_progress
 from rlbox.record.host_record import load_outcome_from_host_record, mark_failed_if_outcome_differs
 from rlbox.record.resources import RESOURCES_FILE, ResourceSample, parse_sample
 from rlbox.record.run_dir import PLAN_FILE
-from rlbox.record.state import EVENTS_FILE, RUN_FILE, RunState, StageState, create_run_state, load_run_state
-from rlbox.report.plots import PlotSeries, XKind, thin_points_to_extremes
+from rlbox.record.state import EVENTS_FILE, RUN_FILE, RunState, create_run_state, load_run_state
+from rlbox.report.metrics import MetricSeries, read_metrics
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import iter_tail_lines_or_raise, parse_valid_json_objects, read_valid_json_from_tail
+from rlbox.system.json_files import iter_tail_lines_or_raise, parse_valid_json_objects
 from rlbox.system.safe_files import (
-    find_files_by_path_suffix,
     is_regular_file,
     list_directory_empty_if_missing,
     open_regular_file,
     read_bytes,
     walk_non_directories,
 )
-from rlbox.system.tail import read_tail_lines_or_empty
 from rlbox.target.lock import Lock, parse_lock
 
 _MOST_SAMPLES = 20_000
 _TEXT_BYTES = 256 * 1024
-_METRIC_BYTES = 1 << 20
 _MOST_EVENTS = 20_000
-_RATE = "rate"
-_MOST_POINTS = 1 << 18
-"""Points of all metrics that are held while reading."""
-
-_DEEPEST = 3
-_Raw = list[tuple[float | None, float | None, float]]
-"""Step, time and value of each reading."""
-_FRAMES = ("stage", "t", "time", "step", "rollout", "eval")
-"""Keys of a row of metrics that say where and when, not how well."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricSeries:
-    """One metric of one stage; `source` is the file it was read from, `x` what its points are drawn over."""
-
-    stage: str
-    source: str
-    x: XKind
-    series: PlotSeries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,17 +80,6 @@ class RunRecord:
         except (OSError, SpecError):
             return None
 
-    def read_last_metrics_by_dotted_name(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for path in find_files_by_path_suffix(self.folder, METRICS_FILE):
-            for row in parse_valid_json_objects(read_tail_lines_or_empty(path, _METRIC_BYTES).splitlines()):
-                found |= {
-                    f"{row.get('stage', path.parent.name)}.{key}": float(value)
-                    for key, value in row.items()
-                    if key not in _FRAMES and isinstance(value, (int, float)) and not isinstance(value, bool)
-                }
-        return found
-
 
 def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series: int) -> RunRecord:
     """Read the directory of a run that is going on, ended, or was broken off anywhere; 0 points: no series is read.
@@ -127,6 +93,7 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
     plan = files.read_object_or_empty(PLAN_FILE)
     began, state = _state(files, plan)
     evidence = tuple(_evidence(files, state))
+    metrics = read_metrics(run_dir, state.stages, max_points_per_series) if max_points_per_series else []
     return RunRecord(
         folder=run_dir,
         began=began,
@@ -135,7 +102,7 @@ def load_run_record(run_dir: Path, masks: SecretMasker, *, max_points_per_series
         overrides=files.read_object_or_empty("overrides.json", wanted=False),
         events=tuple(files.read_last_event_rows(EVENTS_FILE)),
         samples=tuple(_samples(files)),
-        metrics=tuple(_read_metrics(run_dir, state.stages, max_points_per_series)) if max_points_per_series else (),
+        metrics=tuple(metric for metric in metrics if len(metric.points) > 1),
         evidence=evidence,
         packages=_packages(files, evidence),
         gaps=tuple(files.gaps),
@@ -261,62 +228,3 @@ def dicts_in_list(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 def dict_or_empty(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = row.get(name)
     return value if isinstance(value, dict) else {}
-
-
-def _read_metrics(run_dir: Path, stages: tuple[StageState, ...], max_points_per_metric: int) -> list[MetricSeries]:
-    """Return the metrics of a run, losses and rewards first, each with `max_points_per_metric` points at most.
-
-    What a stage wrote into a metrics.jsonl counts more than the same name in its log.
-    """
-    found: dict[tuple[str, str, str], _Raw] = {}
-    held = 0
-    for stage, source, at, reading in _readings(run_dir, stages):
-        for name, value in [
-            *reading.metrics.items(),
-            *((f"{_RATE} {unit}", v) for unit, v in reading.rate_by_unit.items()),
-        ]:
-            found.setdefault((stage, source, name), []).append((reading.step, at, value))
-            held += 1
-        if held > _MOST_POINTS:
-            found = {key: raw[::2] for key, raw in found.items()}
-            held //= 2
-    written = {(stage, name) for stage, source, name in found if source == METRICS_FILE}
-    metrics = [
-        _metric((stage, source, name), raw, max_points_per_metric)
-        for (stage, source, name), raw in found.items()
-        if len(raw) > 1 and (source == METRICS_FILE or (stage, name) not in written)
-    ]
-    order = {stage.name: number for number, stage in enumerate(stages)}
-    return sorted(
-        metrics, key=lambda m: (get_metric_rank(m.series.name), order.get(m.stage, 0), m.source, m.series.name)
-    )
-
-
-def _readings(
-    run_dir: Path, stages: tuple[StageState, ...]
-) -> Iterator[tuple[str, str, float | None, ProgressReading]]:
-    for path in find_files_by_path_suffix(run_dir, METRICS_FILE, max_depth=_DEEPEST):
-        own = next((s.name for s in stages if s.directory and (run_dir / s.directory) in path.parents), "")
-        for row in read_valid_json_from_tail(path):
-            if reading := parse_metrics_record(row):
-                if "eval" in row:  # of another kind than the rows of steps beside it
-                    reading = ProgressReading(metrics={f"eval {key}": value for key, value in reading.metrics.items()})
-                times = (row.get(name) for name in ("time", "timestamp", "_timestamp"))
-                at = next((float(t) for t in times if isinstance(t, (int, float)) and t > 1e9), None)
-                yield str(row.get("stage") or own), METRICS_FILE, at, reading
-    for stage in stages:
-        for service in ("stage", *(service.name for service in stage.services)):
-            for at, reading in sample_log_progress(run_dir / stage.directory / f"{service}.log"):
-                yield stage.name, f"{service}.log", at, reading
-
-
-def _metric(key: tuple[str, str, str], raw: _Raw, limit: int) -> MetricSeries:
-    stage, source, name = key
-    steps = [step for step, _, _ in raw if step is not None]
-    times = [at for _, at, _ in raw if at is not None]
-    x: XKind = "step" if len(steps) == len(raw) else "time" if len(times) == len(raw) else "count"
-    chosen = steps if x == "step" else times if x == "time" else range(len(raw))
-    points = sorted(zip(map(float, chosen), (value for _, _, value in raw), strict=True))
-    unit = name.removeprefix(f"{_RATE} ") if name.startswith(f"{_RATE} ") else ""
-    series = PlotSeries(name=unit or name, points=thin_points_to_extremes(points, limit), unit=unit)
-    return MetricSeries(stage=stage, source=source, x=x, series=series)

@@ -12,6 +12,7 @@ from rlbox.artifacts.relock import list_lock_changes
 from rlbox.i18n import _, translate
 from rlbox.job.param import format_scalar
 from rlbox.job.plan import RunPlan, parse_run_plan
+from rlbox.report.metrics import read_metrics
 from rlbox.report.read import RunRecord
 
 TOLD = (
@@ -128,6 +129,8 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
         for service in stage.services:
             commands[f"service {service.name}"] = free(shlex.join(service.argv))
             environment |= {f"{service.name}: {name}": free(value) for name, value in sorted(service.env.items())}
+    found = read_metrics(record.folder, record.state.stages, 2, read_logs=False)
+    metrics = {".".join(filter(None, (metric.stage, metric.series.name))): metric.points[-1].value for metric in found}
     return {
         "run": {"job": plan.job, "target": plan.target, "place": plan.place, "profile": plan.profile or "default"},
         "parameters": {name: _format_parameter(plan, name, free) for name in sorted(plan.params)},
@@ -140,7 +143,7 @@ def _collect_facts(record: RunRecord) -> dict[str, Mapping[str, str]]:
         "commands": commands,
         "gates": {f"{stage.name}: {free(rule.kind_and_rule)}": rule.state for stage in stages for rule in stage.gate},
         "outcome": _collect_outcome(record, free) if record.began else {"run": "never began"},
-        "metrics": {name: f"{value:.6g}" for name, value in sorted(record.read_last_metrics_by_dotted_name().items())},
+        "metrics": {name: f"{value:.6g}" for name, value in sorted(metrics.items())},
         DURATIONS: {stage.name: duration_text(stage.seconds) for stage in stages if stage.seconds},
     }
 

@@ -16,6 +16,7 @@ from rlbox.i18n import _
 from rlbox.job.names import STAGE_LOG
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
+from rlbox.logs.metric_files import MetricFilesReader
 from rlbox.logs.patterns import find_candidate_line_indexes
 from rlbox.logs.pump import LineDispatcher, LogPump
 from rlbox.supervise import causes
@@ -30,6 +31,9 @@ _LOOK_S = 0.05
 
 _BEHIND_S = 10.0
 """How much later a line may be looked at than it was written while the logs grow faster than they are read."""
+
+_METRIC_FILES_S = 5.0
+"""How often the run directory is searched for metrics files, if a rule needs them."""
 
 _QUOTED = 500
 _SETTLE_LINE_S = 0.3
@@ -61,6 +65,10 @@ class StageWatch:
         for tail in self._metric_files.values():
             with contextlib.suppress(OSError):
                 tail.skip_to_end()
+        self._all_metric_files = MetricFilesReader(context.run_dir) if self.gate.reads_all_metric_files else None
+        for _row in self._all_metric_files.read_new_rows() if self._all_metric_files else ():
+            pass  # only rows of the stage count
+        self._search_metric_files_at = 0.0
         self._command_begun: float | None = None
         self._told: dict[str, FatalPosition] = {}
         self._recorded_counts = Counter[str]()
@@ -73,6 +81,9 @@ class StageWatch:
         self._context.sampler.append_sample_if_due_or_changed()
         self.logs.dispatch_next_blocks()
         self._read_metric_files()
+        if time.monotonic() >= self._search_metric_files_at:
+            self._search_metric_files_at = time.monotonic() + _METRIC_FILES_S
+            self._read_all_metric_files()
         if self._command_begun is not None:
             behind_s = _BEHIND_S if self.logs.has_unread else 0.0
             self.gate.fail_late_rules(time.monotonic() - self._command_begun - behind_s)
@@ -171,6 +182,7 @@ class StageWatch:
             pass
         for tail in self._metric_files.values():
             tail.close()
+        self._read_all_metric_files()
         if self._command_begun is not None:
             self.gate.fail_late_rules(time.monotonic() - self._command_begun)
         self.gate.close_logs_and_decide_undecided_lines()
@@ -212,6 +224,10 @@ class StageWatch:
                     self.gate.feed(path, data)
                     has_grown = True
         return has_grown
+
+    def _read_all_metric_files(self) -> None:
+        if self._all_metric_files:
+            self.gate.check_metric_rows(self._all_metric_files.read_new_rows())
 
     def _judge(self, log: str, texts: LineBlock) -> None:
         texts.hits = find_candidate_line_indexes((*self.gate.pending_patterns(log), *self._scanned), texts)

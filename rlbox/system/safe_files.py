@@ -240,11 +240,6 @@ def walk_non_directories(path: Path, *, max_depth: int = MAX_DEPTH) -> Iterator[
                 directories.clear()
 
 
-def find_files_by_path_suffix(path: Path, path_suffix: str, *, max_depth: int = MAX_DEPTH) -> list[Path]:
-    found = (below for below, facts in walk_non_directories(path, max_depth=max_depth) if stat.S_ISREG(facts.st_mode))
-    return sorted(path / below for below in found if f"/{below}".endswith(f"/{path_suffix}"))
-
-
 def remove_tree(path: Path) -> None:
     """Remove a folder with all that is in it; links in it are removed, never followed, and no mount is entered.
 

@@ -60,7 +60,7 @@ def test_an_example_works(rlbox: Rlbox, line: str) -> None:
     missing = (
         words[0] in (*NEED_RUNS, *NEED_FILES)
         or "--resume" in words
-        or words[:2] in (["runs", "diff"], ["runs", "show"], ["runs", "rm"])
+        or words[:2] in (["runs", "diff"], ["runs", "export"], ["runs", "show"], ["runs", "rm"])
         or words[:2] in (["store", "rm"], ["store", "show"])
     )
     missing |= words[:2] == ["ckpt", "check"] and len(words) > 2

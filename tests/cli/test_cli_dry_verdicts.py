@@ -40,6 +40,7 @@ WOULD = {
     "push mine --to 127.0.0.1:1/x": "push rlbox/mine:tests",
     "render mine": "write Dockerfile.base, images/mine/Dockerfile",
     "report own-1": "write own-1.html",
+    "runs export own-1 --format prometheus --to x.prom": "export to x.prom",
     "runs prune": "remove 0 runs",
     "runs rm own-1": "remove 1 run",
     "run two": "start a run of two on mine, place docker: 2 stages",

@@ -117,3 +117,10 @@ def test_only_what_came_out_differs(rlbox: Rlbox, folder: Folder, disk: Path) ->
     assert said.code == 1
     assert said.out.splitlines()[2] == "the configuration is the same, what came out is not"
     assert "+run: never began" in said.out
+
+
+def test_a_run_is_exported(rlbox: Rlbox, folder: Folder, disk: Path, tmp_path: Path) -> None:
+    make_run(folder, disk, plan_of(folder, disk, "two-a"))
+    words = ("runs", "export", "two-a", "--to", str(tmp_path / "a.prom"), "--data", str(disk), "--format")
+    assert rlbox(*words, "prometheus").out == f"{tmp_path}/a.prom\n"
+    assert 'rlbox_metric{run="two-a",stage="train",name="loss"} 0.5\n' in (tmp_path / "a.prom").read_text()
