@@ -147,6 +147,7 @@ def render_onstart(
         "name": target.name,
         "page": get_main_docs_url(platform.page),
         "platform": platform,
+        "rented": bool(target.hardware.platform),  # only such a target has rlbox-init and keep-running
         "disk": target.disk.mount,
         "linked_disk": _data_disk_elsewhere_or_empty(target, platform),
         "sandbox_port": SANDBOX_PORT,

@@ -218,7 +218,7 @@ def render_target_onstart(
     versions = map_packages_to_version_or_empty(moved, None)
     render_fixes_or_raise_refusal(loaded.all_fixes, moved, versions)  # for what they refuse
     return render_onstart(
-        moved,
+        loaded.target,
         platform,
         app.project.template_dirs(),
         agent_start_script,

@@ -16,7 +16,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import render_fixes_or_raise_refusal
-from rlbox.image.forms import SANDBOX_PORT, load_platform_of_target, render_onstart
+from rlbox.image.forms import SANDBOX_PORT, render_onstart
 from rlbox.target.platform import load_platform
 from rlbox.target.target import Target, load_target
 from rlbox.vast.offers import convert_to_vast_gpu_name, make_offer_filter, parse_offer, require_fitting_offers
@@ -67,11 +67,6 @@ def test_the_sandbox_has_the_port_of_its_fix() -> None:
     fixes = [fix for fix in load_fix_catalogue(SHIPPED) if fix.id == "sandbox-service"]
     texts = [file.text for file in render_fixes_or_raise_refusal(fixes, target(), {"sandboxfusion": "1"}).files]
     assert [f"{SANDBOX_PORT}" in text for text in texts] == [True, True]
-
-
-def test_a_target_of_no_platform_has_no_start_script() -> None:
-    with pytest.raises(SpecError, match=r"is for no platform: hardware\.platform is ''"):
-        load_platform_of_target(target(hardware={"platform": ""}))
 
 
 def options(text: str, mode: str = "ssh") -> dict[str, str]:
