@@ -145,7 +145,7 @@ def render_onstart(
     field = _require_provisioning(platform) if is_provisioning else platform.script
     values = {
         "name": target.name,
-        "page": get_main_docs_url(platform.page),
+        "page": get_main_docs_url("vast") if platform.name == "vast" else get_main_docs_url("onstart-platforms"),
         "platform": platform,
         "rented": bool(target.hardware.platform),  # only such a target has rlbox-init and keep-running
         "disk": target.disk.mount,

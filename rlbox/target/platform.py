@@ -59,7 +59,6 @@ class Platform(SpecModel):
 
     name: SingleLine
     title: SingleLine = Field(description="the name that the platform gives itself")
-    page: SingleLine = Field(description="page of docs/ about the platform")
     has_docker: bool = Field(description="Docker can run on its machines")
     unknown: tuple[SingleLine, ...] = Field(description="facts that no document gives")
     script: StartScript
