@@ -27,6 +27,7 @@ name = "tools"
 packages = ["six==1.16.0"]
 [disk]
 mount = "/data"
+need_gib = 8.0
 [run]
 shm_gib = 0.05
 [hardware]
@@ -48,7 +49,7 @@ WHEEL = (f"RLBOX_WHEEL=/srv/rlbox-{version('rlbox')}-py3-none-any.whl", "RLBOX_P
 SEED = "/var/lib/cloud/seed/nocloud"
 # Every file but logs, caches and what the kernel and cloud-init keep; RLBOX_INIT is the start of the first process.
 FILES = r"""
-set -- /proc /sys /dev /tmp /run /srv /var/log /var/cache /var/lib/cloud /root/.cache
+set -- /proc /sys /dev /tmp /run /srv /var/log /var/cache /var/lib/cloud "$HOME/.cache"
 for path; do shift; set -- "$@" -o -path "$path"; done
 shift
 find / \( "$@" \) -prune -o -type f ! -name onstart.log ! -name environment.sh ! -path /etc/environment \
@@ -113,7 +114,7 @@ def test_runpod_pod(start_machine: Callable[..., Machine], box: Box) -> None:
     assert machine.sh("readlink /data") == "/workspace\n"
     docker("restart", "--time=5", machine.name)  # which here keeps more than the platform does
     assert machine.wait_and_list_files() ^ files == set()
-    assert machine.sh("cat /root/.ssh/authorized_keys") == "ssh-ed25519 AAAA me\n"
+    assert machine.sh("cat ~/.ssh/authorized_keys") == "ssh-ed25519 AAAA me\n"
     assert machine.sh("grep -l '^sshd' /proc/[0-9]*/comm | wc -l") == "1\n"
 
 
@@ -129,11 +130,11 @@ def test_runpod_keeps_the_command_of_its_own_images(start_machine: Callable[...,
 
 def test_autodl_script_run_by_hand(start_machine: Callable[..., Machine], box: Box) -> None:
     machine = start_machine("--volume=/root/autodl-tmp")
-    machine.put("/root/onstart.sh", render(box, "rented", "autodl"))
-    machine.sh(f"{' '.join(WHEEL)} sh /root/onstart.sh")
+    machine.put("/srv/onstart.sh", render(box, "rented", "autodl"))
+    machine.sh(f"{' '.join(WHEEL)} sh /srv/onstart.sh")
     files = machine.wait_and_list_files()
     docker("restart", "--time=1", machine.name)
-    machine.sh("sh /root/onstart.sh")
+    machine.sh("sh /srv/onstart.sh")
     assert machine.wait_and_list_files() ^ files == set()
     assert machine.sh("readlink /data") == "/root/autodl-tmp\n"
 
