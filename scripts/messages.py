@@ -89,6 +89,8 @@ def data_texts() -> Iterator[str]:
         yield from (text for row in fix.bake.refuse for text in (row.says, row.next))
     for path in (*CHECKOUT.glob("images/*/target.toml"), *CHECKOUT.glob("rlbox/artifacts/profiles/*.toml")):
         yield load_toml(path)["title"]
+    for path in CHECKOUT.glob("rlbox/target/platforms/*.toml"):
+        yield load_toml(path)["restart"]["effect"]
     for path in CHECKOUT.glob("jobs/*.toml"):
         yield from job_texts(load_toml(path))
     for host in load_implicitly_contacted_hosts():

@@ -75,7 +75,7 @@ SECTIONS = {
     },
     "Clusters of several machines": {"cluster": "start a private Ray cluster on several machines, or stop it"},
     "Rented machines (vast.ai)": {
-        "onstart": "print the on-start script of a target of vast.ai",
+        "onstart": "print the start script of a target for its platform",
         "vast": "rent a machine on vast.ai, run a job, download the results, stop it",
     },
     "Rules: fixes, outdated settings, compatible versions": {
@@ -104,7 +104,6 @@ _MODULE_COMMANDS = {
     "run": ("run", "attach", "plan", "stop"),
     "store": ("store", "prune"),
     "targets": ("targets", "render", "show"),
-    "vast": ("vast", "onstart"),
 }
 """Commands of the modules of `rlbox.cli` that have several; any other is in the module of its name."""
 

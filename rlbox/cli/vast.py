@@ -1,4 +1,4 @@
-"""`rlbox vast` and `rlbox onstart`: rent, list and delete instances of vast.ai, and run a job on one."""
+"""`rlbox vast`: rent, list and delete instances of vast.ai, and run a job on one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from rlbox.cli.options import (
 )
 from rlbox.errors import Interrupted, MachineError, SpecError, WorkFailed
 from rlbox.i18n import _, join, ngettext, translate
-from rlbox.image.forms import ONSTART_FIELD_LIMIT
 from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins, resolve_params
 from rlbox.planner.fit import RunCommand, check_fit, load_declared_capacity, require_fit
@@ -67,7 +66,6 @@ from rlbox.vast.rental import (
     load_and_require_vast_target,
     parse_docker_options_to_vast_env,
     render_onstart_with_job_agent,
-    render_target_onstart,
     require_rental_offer_unless_dry_run,
 )
 
@@ -84,46 +82,6 @@ def vast() -> None:
     Examples:
       rlbox vast search vast-5090 --dry-run
     """
-
-
-@click.command("onstart")
-@target_argument
-@pass_app_with_shared_options
-def print_onstart_script(app: App, name: str) -> None:
-    """Print the on-start script of TARGET: at most 4048 characters, packed when it would be longer.
-
-    It runs at every start of the instance, may be run again at any time, and continues where it was cut off. It
-    writes its log to onstart.log on the data disk, and its outcome to onstart.status in the same folder.
-
-    \b
-    Examples:
-      rlbox onstart vast-5090 > onstart.sh
-    """
-    target = load_and_require_vast_target(app, name)
-    script = render_target_onstart(app, target)
-    parse_docker_options_to_vast_env(target)  # for what it refuses
-    data = {
-        "target": name,
-        "form": script.encoding,
-        "characters": script.field_characters,
-        "bytes": script.field_bytes,
-        "limit": ONSTART_FIELD_LIMIT,
-        "options": target.vast.options,
-        "mode": target.vast.mode,
-        "disk_gb": target.disk.need_gib,
-        "script": script.field_text,
-    }
-    app.output(data, script.field_text.rstrip("\n"))
-    app.print_status(
-        _("{field_characters} of {limit} characters ({encoding}); log: {mount}/onstart.log").format(
-            field_characters=script.field_characters,
-            limit=ONSTART_FIELD_LIMIT,
-            encoding=script.encoding,
-            mount=target.disk.mount,
-        )
-    )
-    step = _("rlbox vast search {target}, or paste it into the On-start Script field of a template")
-    app.print_next(step.format(target=name))
 
 
 _price_option = click.option(

@@ -1,4 +1,4 @@
-"""Other tools' forms of a target: compose, Apptainer, the on-start script of vast.ai."""
+"""Other tools' forms of a target: compose, Apptainer, the start script of a platform."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from rlbox.engine.container import (
 from rlbox.engine.gpu_access import GpuRequest, parse_gpus_option
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _
-from rlbox.image.templates import quote_compose, render_template
+from rlbox.image.templates import quote_compose, render_template, render_template_text
+from rlbox.target.platform import PLATFORM_FILES, Platform, ScriptField, load_platform
 from rlbox.target.target import Target
 
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
@@ -26,7 +27,7 @@ _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
 
 def render_compose_files(target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
-    if target.hardware.platform:
+    if target.hardware.platform and not load_platform(target.hardware.platform).has_docker:
         return {}
     return {f"images/{target.name}/compose.yaml": render_compose(target, container, template_dirs, is_committed=True)}
 
@@ -97,28 +98,16 @@ def render_apptainer_definition(
     return render_template(template_dirs, "apptainer.def.j2", values)
 
 
-ONSTART_FIELD_LIMIT = 4048
-"""Most characters, and most bytes, of the on-start field.
-
-Source: vast-ai/docs api-reference/openapi.yaml:13; other pages say 4096 (with arguments) and 16 KB: the least holds.
-"""
 SANDBOX_PORT = 28080
 """Port of the code sandbox: the platform has 22 and 8080, its portal 1111, 6006, 8384 and 10000 above each.
 
 Source: vast-ai/base-image README; the fix `sandbox-service`.
 """
-_UNPACK = """#!/bin/sh
-# Made by `rlbox onstart {name}`: a script of {count} bytes, which the on-start field cannot hold as it is.
-f=/run/rlbox-onstart.sh
-base64 -d <<'END' | gunzip >$f.new && mv -f $f.new $f && exec sh $f
-{packed}
-END
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnstartScript:
-    """A script for the on-start field; `field_text` is the `script`, packed where it is too long."""
+    """A start script; `field_text` goes into the platform's field, and has the `script` packed if it is too long."""
 
     target: str
     script: str
@@ -136,49 +125,65 @@ class OnstartScript:
 
 def render_onstart(
     target: Target,
+    platform: Platform,
     template_dirs: Sequence[Path],
     added_script: str = "",
     upload_dir: str = "",
     *,
+    is_provisioning: bool = False,
     ignore_stack_conflicts: bool = False,
 ) -> OnstartScript:
-    """Return the on-start script of a target.
+    """Return the start script of a target on a platform.
 
     `added_script`: Shell text that is carried out at every start, after everything else.
     `upload_dir`: Folder of the instance that gets rlbox's wheel and the user's project over ssh, for an image without
       rlbox.
+    `is_provisioning`: Return the file that the platform's own images download and run.
     `ignore_stack_conflicts`: Install a stack there that contradicts itself.
-    Raises SpecError: the target is not for vast.ai, or the script is too large even packed.
+    Raises SpecError: the platform has no such file, or the script is too large even packed.
     """
-    require_vast_target(target)
+    field = _require_provisioning(platform) if is_provisioning else platform.script
     values = {
         "name": target.name,
-        "page": get_main_docs_url("vast"),
+        "page": get_main_docs_url("vast") if platform.name == "vast" else get_main_docs_url("onstart-platforms"),
+        "platform": platform,
+        "rented": bool(target.hardware.platform),  # only such a target has rlbox-init and keep-running
         "disk": target.disk.mount,
+        "linked_disk": _data_disk_elsewhere_or_empty(target, platform),
         "sandbox_port": SANDBOX_PORT,
         "added": added_script.rstrip("\n"),
         "sent": upload_dir,
         "force": ignore_stack_conflicts,
     }
     script = render_template(template_dirs, "onstart.sh.j2", values)
-    if _fits(script):
-        return OnstartScript(target=target.name, script=script, field_text=script, encoding="plain")
     packed = base64.encodebytes(gzip.compress(script.encode(), mtime=0)).decode().strip()
-    text = _UNPACK.format(name=target.name, count=len(script.encode()), packed=packed)
-    if not _fits(text):
+    values |= {"script": script, "count": len(script.encode())}
+    values |= {"packed": packed, "packed_line": packed.replace("\n", "")}
+    plain_text = render_template_text(template_dirs, field.plain, values)
+    if _fits(plain_text, field):
+        return OnstartScript(target=target.name, script=script, field_text=plain_text, encoding="plain")
+    packed_text = render_template_text(template_dirs, field.packed or field.plain, values)
+    if not _fits(packed_text, field):
         raise SpecError(
             _("the script has {count} bytes, {text_count} packed, and the on-start field takes {limit}").format(
-                count=len(script.encode()), text_count=len(text), limit=ONSTART_FIELD_LIMIT
+                count=len(script.encode()), text_count=len(packed_text), limit=field.limit_bytes
             ),
             next_step=_("put the added lines into the image or on the data disk, and add the line that calls them"),
         )
-    return OnstartScript(target=target.name, script=script, field_text=text, encoding="gzip")
+    return OnstartScript(target=target.name, script=script, field_text=packed_text, encoding="gzip")
+
+
+def _data_disk_elsewhere_or_empty(target: Target, platform: Platform) -> str:
+    """Return the platform's data disk if the target expects another path: that becomes a link to it."""
+    disk = platform.disk
+    return disk.path if disk.is_separate and disk.path != target.disk.mount else ""
 
 
 def render_onstart_files_or_empty(target: Target, template_dirs: Sequence[Path]) -> dict[str, str]:
     if target.hardware.platform != "vast":
         return {}
-    return {f"images/{target.name}/onstart.sh": render_onstart(target, template_dirs).field_text}
+    script = render_onstart(target, load_platform("vast"), template_dirs)
+    return {f"images/{target.name}/onstart.sh": script.field_text}
 
 
 def require_vast_target(target: Target) -> None:
@@ -192,5 +197,26 @@ def require_vast_target(target: Target) -> None:
         )
 
 
-def _fits(text: str) -> bool:
-    return max(len(text), len(text.encode())) <= ONSTART_FIELD_LIMIT
+def load_platform_of_target(target: Target) -> Platform:
+    if not target.hardware.platform:
+        raise SpecError(
+            _("target {target} is for no platform: hardware.platform is ''").format(target=target.name),
+            where=f"images/{target.name}/target.toml",
+            next_step=_("name one: rlbox onstart {target} --platform {names}").format(
+                target=target.name, names="|".join(PLATFORM_FILES)
+            ),
+        )
+    return load_platform(target.hardware.platform)
+
+
+def _require_provisioning(platform: Platform) -> ScriptField:
+    if platform.provisioning is None:
+        raise SpecError(
+            _("{platform} has no variable that names a script to download").format(platform=platform.title),
+            next_step=_("leave out --provisioning"),
+        )
+    return platform.provisioning
+
+
+def _fits(text: str, field: ScriptField) -> bool:
+    return not field.limit_bytes or max(len(text), len(text.encode())) <= field.limit_bytes

@@ -33,6 +33,10 @@ def render_template(template_dirs: Sequence[Path], template_name: str, values: M
     return _create_template_environment(tuple(template_dirs)).get_template(template_name).render(values)
 
 
+def render_template_text(template_dirs: Sequence[Path], template_text: str, values: Mapping[str, Any]) -> str:
+    return _create_template_environment(tuple(template_dirs)).from_string(template_text).render(values)
+
+
 def create_docs_template_environment(template_dirs: Sequence[Path], **filters: Callable[..., str]) -> Environment:
     """Return the template environment of the pages in `docs/`, which have filters of their own besides."""
     env = _create_template_environment(tuple(template_dirs)).overlay()

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
 from rlbox.config.project import Project
 from rlbox.config.schema import (
@@ -31,6 +31,7 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.masks import is_literal_secret
 from rlbox.target.compiled import Compile
+from rlbox.target.platform import PLATFORM_FILES
 
 NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
@@ -248,6 +249,19 @@ class PatchSource(PatchFacts):
         return self
 
 
+def _check_platform(name: str) -> str:
+    if name and name not in PLATFORM_FILES:
+        raise ValueError(
+            _("{given!r} is not one of {expected}").format(given=name, expected=", ".join(map(repr, PLATFORM_FILES)))
+        )
+    return name
+
+
+PlatformName = Annotated[
+    str, AfterValidator(_check_platform), WithJsonSchema({"type": "string", "enum": ["", *PLATFORM_FILES]})
+]
+
+
 class Hardware(SpecModel):
     """The machine that a target is for; an empty text and 0 say that nothing is known or demanded."""
 
@@ -266,9 +280,7 @@ class Hardware(SpecModel):
     pid_limit: Annotated[int, Field(ge=0)] = Field(
         description="process and thread limit of the platform; 0: no known limit"
     )
-    platform: Literal["", "vast", "autodl"] = Field(
-        description="provider of the rented machine; empty: your own machine"
-    )
+    platform: PlatformName = Field(description="provider of the rented machine; empty: your own machine")
     region: Literal["", "cn"] = Field(description="cn: mainland China; empty: elsewhere")
     cuda_driver: Annotated[str, StringConstraints(pattern=r"^(\d+\.\d+)?$")] = Field(
         description="newest CUDA version that the driver supports: 13.0; empty: unknown"

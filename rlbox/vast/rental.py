@@ -23,6 +23,7 @@ from rlbox.image.plan import load_image_plan
 from rlbox.secrets.masks import is_literal_secret
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.target.lock import load_lock
+from rlbox.target.platform import Platform, load_platform
 from rlbox.target.target import Target, load_target
 from rlbox.vast.api import LABEL_PREFIX, InstanceCreateRequest, search_raw_offers
 from rlbox.vast.offers import Offer, OfferFilter, format_gb, make_offer_filter, require_fitting_offers
@@ -198,15 +199,32 @@ def load_and_require_vast_target(app: App, name: str) -> Target:
 
 
 def render_target_onstart(
-    app: App, target: Target, agent_start_script: str = "", upload_dir: str = "", *, ignore_conflicts: bool = False
+    app: App,
+    target: Target,
+    platform: Platform,
+    agent_start_script: str = "",
+    upload_dir: str = "",
+    *,
+    is_provisioning: bool = False,
+    ignore_conflicts: bool = False,
 ) -> OnstartScript:
-    """Return the on-start script of a target; `ignore_conflicts`: also of a stack that contradicts itself."""
+    """Return the start script of a target, also for another platform than its own.
+
+    `ignore_conflicts`: Also of a stack that contradicts itself.
+    """
     loaded = load_target_with_fix_apt_packages(app.project, target.name)
-    versions = map_packages_to_version_or_empty(loaded.target, None)
-    render_fixes_or_raise_refusal(loaded.all_fixes, loaded.target, versions)  # for what they refuse
-    folders = app.project.template_dirs()
+    hardware = loaded.target.hardware.model_copy(update={"platform": platform.name})
+    moved = loaded.target.model_copy(update={"hardware": hardware})
+    versions = map_packages_to_version_or_empty(moved, None)
+    render_fixes_or_raise_refusal(loaded.all_fixes, moved, versions)  # for what they refuse
     return render_onstart(
-        loaded.target, folders, agent_start_script, upload_dir, ignore_stack_conflicts=ignore_conflicts
+        loaded.target,
+        platform,
+        app.project.template_dirs(),
+        agent_start_script,
+        upload_dir,
+        is_provisioning=is_provisioning,
+        ignore_stack_conflicts=ignore_conflicts,
     )
 
 
@@ -214,7 +232,8 @@ def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bo
     """Return the script of an instance: every start of it takes up again what `vast up` began there."""
     disk = target.disk.mount
     upload_dir = f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else ""
-    return render_target_onstart(app, target, format_job_agent_start_shell(disk), upload_dir, ignore_conflicts=force)
+    agent = format_job_agent_start_shell(disk)
+    return render_target_onstart(app, target, load_platform("vast"), agent, upload_dir, ignore_conflicts=force)
 
 
 def require_rental_offer_unless_dry_run(

@@ -25,6 +25,7 @@ from rlbox.fixes.fix import BakedFile
 from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.image.forms import render_onstart
+from rlbox.target.platform import load_platform
 from rlbox.target.target import DEFAULTS, Target
 
 OVER = """
@@ -164,7 +165,7 @@ def vast_instance(added: str = "", *, image: str = "cc") -> Iterator[VastInstanc
     )
     inherited = lab_env(image)
     given = {**baked.build_env_including_inherited({**inherited, **target.env}), **GIVEN, "LINES_OF": LINES}
-    script = render_onstart(target, [CHECKOUT / "templates"], added).field_text
+    script = render_onstart(target, load_platform("vast"), [CHECKOUT / "templates"], added).field_text
     laid = [
         *baked.files,
         BakedFile(path="/onstart.sh", mode="0644", text=script),
