@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlbox.artifacts.mirrors import FileOrPage, MirrorName, explain_bad_response
+from rlbox.artifacts.mirrors import HUB_KINDS, FileOrPage, MirrorName, explain_bad_response
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted
 from rlbox.i18n import _
@@ -47,19 +48,31 @@ class AllMirrorsFailedError(Exception):
 class _LinkFailed(Exception):
     """`spoils_partial`: what is there is of no use for going on."""
 
-    def __init__(self, reason: str, *, status: int = 0, transient: bool = False, spoils_partial: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        status: int = 0,
+        transient: bool = False,
+        spoils_partial: bool = False,
+        retry_after: str = "",
+    ) -> None:
         super().__init__(reason)
         self.status, self.transient, self.spoils_partial = status, transient, spoils_partial
+        self.retry_after = retry_after
 
 
 class Downloader:
     """Downloads files over one pool of connections; its methods may be called by several threads.
 
     Places that failed for a passing reason are tried again after a pause, four rounds in all; a stream that was cut
-    goes on where it ended.
+    goes on where it ended. A mirror with wrong bytes comes last from then on; of a hub, whose files are large, each
+    mirror gives one file alone before it gives several at once, so that wrong bytes cost one file.
 
     `stop`: Set by whoever wants all downloads to end soon.
     `on_skip`: Told the mirror and the reason when one has been silent so often that its turn comes last.
+    `wrong_mirrors`: Those that gave wrong bytes before.
+    `on_wrong_bytes`: Told the mirror and the reason when another one did.
     """
 
     def __init__(
@@ -68,9 +81,13 @@ class Downloader:
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
+        wrong_mirrors: Iterable[MirrorName] = (),
+        on_wrong_bytes: Callable[[MirrorName, str], None] = lambda mirror, reason: None,
     ) -> None:
-        self._http, self._stop, self._on_skip = http, stop, on_skip
+        self._http, self._stop, self._on_skip, self._on_wrong_bytes = http, stop, on_skip, on_wrong_bytes
         self._silent: dict[str, int] = {}
+        self._wrong, self._proven = set(wrong_mirrors), set[MirrorName]()
+        self._first_file_locks: defaultdict[MirrorName, threading.Lock] = defaultdict(threading.Lock)
 
     def download_and_commit(
         self,
@@ -87,16 +104,20 @@ class Downloader:
         """
         failed: dict[str, FailedAttempt] = {}
         again: list[FileOrPage] = []
+        retry_after = ""
         for number in range(_ROUNDS):
-            if number and self._stop.wait(compute_exponential_backoff_s(number)):
+            if number and self._stop.wait(compute_exponential_backoff_s(number, retry_after)):
                 raise Interrupted(_("stopped"))
-            places, again = (urls if number == 0 else again), []
+            places, again, retry_after = (urls if number == 0 else again), [], ""
             for link in self._shy_last(places):
                 try:
-                    self._from_link(artifact, link, partial, on_block_bytes)
-                    self._silent[link.mirror] = 0
+                    with self._first_file_alone(artifact, link.mirror):
+                        self._from_link(artifact, link, partial, on_block_bytes)
+                        self._silent[link.mirror] = 0
+                        self._proven |= {link.mirror} if artifact.size else set()
                     return link.mirror
                 except _LinkFailed as error:
+                    retry_after = error.retry_after or retry_after
                     failed[link.url] = FailedAttempt(
                         mirror=link.mirror, reason=mask_url_and_header_credentials(str(error)), http_status=error.status
                     )
@@ -108,11 +129,28 @@ class Downloader:
     def _shy_last(self, links: Iterable[FileOrPage]) -> Iterator[FileOrPage]:
         later = []
         for link in links:
-            if self._silent.get(link.mirror, 0) >= _SHY_AFTER:
+            if self._comes_last(link.mirror):
                 later.append(link)
             else:
                 yield link
         yield from later
+
+    def _comes_last(self, mirror: MirrorName) -> bool:
+        return mirror in self._wrong or self._silent.get(mirror, 0) >= _SHY_AFTER
+
+    @contextmanager
+    def _first_file_alone(self, artifact: Artifact, mirror: MirrorName) -> Iterator[None]:
+        lock = self._first_file_locks[mirror]
+        if artifact.kind not in HUB_KINDS or mirror in self._proven or self._comes_last(mirror):
+            yield
+            return
+        with lock:
+            if self._comes_last(mirror):
+                raise _LinkFailed(_("was passed over after another file"), transient=True)
+            if mirror not in self._proven:
+                yield
+                return
+        yield
 
     def _from_link(
         self, artifact: Artifact, link: FileOrPage, partial: PartialObject, tell: Callable[[str, int], None]
@@ -129,7 +167,13 @@ class Downloader:
                 reason = _("wrong bytes: sha256 {found}…, locked is {locked}…").format(
                     found=partial.digest_so_far[:12], locked=artifact.sha256[:12]
                 )
-                raise _LinkFailed(reason, spoils_partial=True)
+                partial.truncate()
+                if resumed:  # whoever began it may be the one that lied: the next mirror first
+                    raise _LinkFailed(reason, transient=True)
+                if link.mirror not in self._wrong:
+                    self._wrong.add(link.mirror)
+                    self._on_wrong_bytes(link.mirror, f"{artifact.file}: {reason}")
+                raise _LinkFailed(reason)
             except _LinkFailed as error:
                 if error.spoils_partial:
                     partial.truncate()
@@ -158,6 +202,8 @@ class Downloader:
         self, artifact: Artifact, link: FileOrPage, partial: PartialObject
     ) -> Generator[bytes, None, None]:
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
+        if link.token:
+            headers["Authorization"] = f"Bearer {link.token.reveal()}"
         began = False
         try:
             with self._http.stream("GET", link.url, headers=headers) as answer:
@@ -187,7 +233,8 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
         raise _LinkFailed(_("has no such range"), spoils_partial=True)
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := explain_bad_response(status, answer.headers.get("content-type", ""), size, artifact):
-        raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
+        retry_after = answer.headers.get("retry-after", "")
+        raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES, retry_after=retry_after)
     if partial.size:
         partial.truncate()
 

@@ -1,0 +1,101 @@
+"""The locked models and data sets of a target or a job: which they are, their files, and their folders in the store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rlbox.app import App
+from rlbox.artifacts.hub_lock import find_hub_token
+from rlbox.artifacts.locator import MirrorUrlFinder
+from rlbox.artifacts.mirrors import MachineSourceSettings
+from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
+from rlbox.artifacts.profile import load_profile
+from rlbox.config.project import Project
+from rlbox.errors import SpecError
+from rlbox.i18n import _
+from rlbox.job.job import load_job
+from rlbox.system.http import create_netrc_client
+from rlbox.system.network_settings import read_pip_and_proxy_settings
+from rlbox.target.hub import HubEntry, HubLock, LockedHubRepo, load_hub_lock
+from rlbox.target.target import load_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOwner:
+    """A target or a job with its `[[hub]]` entries; `lock_path` is where its lock is, or would be."""
+
+    kind: Literal["target", "job"]
+    name: str
+    entries: tuple[HubEntry, ...]
+    lock_path: Path
+    sources_profile: str
+
+    def load_lock_or_empty(self) -> HubLock:
+        return load_hub_lock(self.lock_path) or HubLock(owner=self.name)
+
+    def require_locked_repos(self) -> tuple[LockedHubRepo, ...]:
+        """Return the locked repository of each entry; `SpecError` when one is not locked as it stands."""
+        lock = self.load_lock_or_empty()
+        repos = [(entry, lock.find_current_repo(entry)) for entry in self.entries]
+        if missing := [entry.name for entry, repo in repos if repo is None]:
+            raise SpecError(
+                _("{kind} {owner}: not locked: {names}").format(
+                    kind=self.kind, owner=self.name, names=", ".join(f"hub.{name}" for name in missing)
+                ),
+                where=str(self.lock_path),
+                next_step=f"rlbox lock {self.name}",
+            )
+        return tuple(repo for __, repo in repos if repo)
+
+
+def load_hub_owner(project: Project, kind: Literal["target", "job"], name: str) -> HubOwner:
+    entries = load_target(project, name).target.hub if kind == "target" else load_job(project, name).hub
+    target = name if kind == "target" else load_job(project, name).target
+    return HubOwner(
+        kind=kind,
+        name=name,
+        entries=entries,
+        lock_path=project.own_or_shipped_hub_lock_file(kind, name),
+        sources_profile=load_target(project, target).target.sources,
+    )
+
+
+def is_job_and_no_target(project: Project, name: str) -> bool:
+    return name in project.job_files() and name not in project.target_files()
+
+
+def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
+    """Return what finds the files of a hub; no mirror is probed: a dead one costs three attempts."""
+    machine = MachineSourceSettings(hub_endpoint=os.environ.get("HF_ENDPOINT", ""), hub_token=find_hub_token(app))
+    return MirrorUrlFinder(
+        load_profile(app.project, sources_profile),
+        machine,
+        create_netrc_client(read_pip_and_proxy_settings()),
+        on_skip=lambda mirror, reason: app.print_status(
+            _("{mirror} is passed over: {reason}").format(mirror=mirror, reason=reason)
+        ),
+    )
+
+
+def list_missing_hub_files(store: ObjectStore, repos: Iterable[LockedHubRepo]) -> list[str]:
+    files = (file for repo in repos for file in repo.files)
+    return [file.path for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+
+
+def link_hub_snapshot(store: ObjectStore, repo: LockedHubRepo) -> Path:
+    """Return the folder with the files of a repository, which the store must hold; mark it as used now.
+
+    A file that is not as it was linked is linked again: the store has replaced its damaged object.
+    """
+    folder = store.snapshots_dir / repo.snapshot_dir_name
+    try:
+        for file in repo.files:
+            store.link_verified_object_unless_intact(file.sha256, file.size, folder / file.path)
+        os.utime(folder)
+    except OSError as error:
+        raise create_unwritable_store_error(store.root, error) from error
+    return folder
