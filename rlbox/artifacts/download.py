@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlbox.artifacts.mirrors import HUB_KINDS, FileOrPage, MirrorName, explain_bad_response
+from rlbox.artifacts.mirrors import FileOrPage, MirrorName, explain_bad_response
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted
 from rlbox.i18n import _
@@ -66,8 +65,7 @@ class Downloader:
     """Downloads files over one pool of connections; its methods may be called by several threads.
 
     Places that failed for a passing reason are tried again after a pause, four rounds in all; a stream that was cut
-    goes on where it ended. A mirror with wrong bytes comes last from then on; of a hub, whose files are large, each
-    mirror gives one file alone before it gives several at once, so that wrong bytes cost one file.
+    goes on where it ended. A mirror with wrong bytes comes last from then on.
 
     `stop`: Set by whoever wants all downloads to end soon.
     `on_skip`: Told the mirror and the reason when one has been silent so often that its turn comes last.
@@ -86,8 +84,7 @@ class Downloader:
     ) -> None:
         self._http, self._stop, self._on_skip, self._on_wrong_bytes = http, stop, on_skip, on_wrong_bytes
         self._silent: dict[str, int] = {}
-        self._wrong, self._proven = set(wrong_mirrors), set[MirrorName]()
-        self._first_file_locks: defaultdict[MirrorName, threading.Lock] = defaultdict(threading.Lock)
+        self._wrong = set(wrong_mirrors)
 
     def download_and_commit(
         self,
@@ -111,10 +108,8 @@ class Downloader:
             places, again, retry_after = (urls if number == 0 else again), [], ""
             for link in self._shy_last(places):
                 try:
-                    with self._first_file_alone(artifact, link.mirror):
-                        self._from_link(artifact, link, partial, on_block_bytes)
-                        self._silent[link.mirror] = 0
-                        self._proven |= {link.mirror} if artifact.size else set()
+                    self._from_link(artifact, link, partial, on_block_bytes)
+                    self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
                     retry_after = error.retry_after or retry_after
@@ -129,28 +124,11 @@ class Downloader:
     def _shy_last(self, links: Iterable[FileOrPage]) -> Iterator[FileOrPage]:
         later = []
         for link in links:
-            if self._comes_last(link.mirror):
+            if link.mirror in self._wrong or self._silent.get(link.mirror, 0) >= _SHY_AFTER:
                 later.append(link)
             else:
                 yield link
         yield from later
-
-    def _comes_last(self, mirror: MirrorName) -> bool:
-        return mirror in self._wrong or self._silent.get(mirror, 0) >= _SHY_AFTER
-
-    @contextmanager
-    def _first_file_alone(self, artifact: Artifact, mirror: MirrorName) -> Iterator[None]:
-        lock = self._first_file_locks[mirror]
-        if artifact.kind not in HUB_KINDS or mirror in self._proven or self._comes_last(mirror):
-            yield
-            return
-        with lock:
-            if self._comes_last(mirror):
-                raise _LinkFailed(_("was passed over after another file"), transient=True)
-            if mirror not in self._proven:
-                yield
-                return
-        yield
 
     def _from_link(
         self, artifact: Artifact, link: FileOrPage, partial: PartialObject, tell: Callable[[str, int], None]

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rlbox.amounts import count_columns, decimal_size_text, pad_translated
@@ -54,14 +54,9 @@ class FetchStats:
     seconds: float = 0.0
 
     def __add__(self, other: FetchStats) -> FetchStats:
-        return FetchStats(
-            present=self.present + other.present,
-            present_bytes=self.present_bytes + other.present_bytes,
-            fetched=self.fetched + other.fetched,
-            fetched_bytes=self.fetched_bytes + other.fetched_bytes,
-            by_mirror={**self.by_mirror, **other.by_mirror},
-            seconds=self.seconds + other.seconds,
-        )
+        counts = (field.name for field in fields(self) if field.name != "by_mirror")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        return FetchStats(by_mirror={**self.by_mirror, **other.by_mirror}, **sums)
 
 
 def fetch_missing_artifacts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -42,26 +41,23 @@ class HubOwner:
         lock = self.load_lock_or_empty()
         repos = [(entry, lock.find_current_repo(entry)) for entry in self.entries]
         if missing := [entry.name for entry, repo in repos if repo is None]:
-            raise SpecError(
-                _("{kind} {owner}: not locked: {names}").format(
-                    kind=self.kind, owner=self.name, names=", ".join(f"hub.{name}" for name in missing)
-                ),
-                where=str(self.lock_path),
-                next_step=f"rlbox lock {self.name}",
-            )
+            what = _("[[hub]] of {kind} {owner}: not locked: {names}")
+            what = what.format(kind=self.kind, owner=self.name, names=", ".join(missing))
+            raise SpecError(what, where=str(self.lock_path), next_step=f"rlbox lock {self.name}")
         return tuple(repo for __, repo in repos if repo)
 
 
 def load_hub_owner(project: Project, kind: Literal["target", "job"], name: str) -> HubOwner:
-    entries = load_target(project, name).target.hub if kind == "target" else load_job(project, name).hub
-    target = name if kind == "target" else load_job(project, name).target
-    return HubOwner(
-        kind=kind,
-        name=name,
-        entries=entries,
-        lock_path=project.own_or_shipped_hub_lock_file(kind, name),
-        sources_profile=load_target(project, target).target.sources,
-    )
+    job = load_job(project, name) if kind == "job" else None
+    target = load_target(project, job.target if job else name).target
+    entries, lock_path = (job or target).hub, project.own_or_shipped_hub_lock_file(kind, name)
+    return HubOwner(kind=kind, name=name, entries=entries, lock_path=lock_path, sources_profile=target.sources)
+
+
+def create_no_hub_entry_error(project: Project, job: str) -> SpecError:
+    what = _("job {job} has no [[hub]] entry: there is nothing to lock or fetch").format(job=job)
+    step = f"rlbox fetch {load_job(project, job).target}"
+    return SpecError(what, where=str(project.require_job_file(job)), next_step=step)
 
 
 def is_job_and_no_target(project: Project, name: str) -> bool:
@@ -70,7 +66,9 @@ def is_job_and_no_target(project: Project, name: str) -> bool:
 
 def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
     """Return what finds the files of a hub; no mirror is probed: a dead one costs three attempts."""
-    machine = MachineSourceSettings(hub_endpoint=os.environ.get("HF_ENDPOINT", ""), hub_token=find_hub_token(app))
+    machine = MachineSourceSettings(
+        hub_endpoint=os.environ.get("HF_ENDPOINT", ""), hub_token=find_hub_token(app.project)
+    )
     return MirrorUrlFinder(
         load_profile(app.project, sources_profile),
         machine,
@@ -81,9 +79,8 @@ def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
     )
 
 
-def list_missing_hub_files(store: ObjectStore, repos: Iterable[LockedHubRepo]) -> list[str]:
-    files = (file for repo in repos for file in repo.files)
-    return [file.path for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+def list_missing_hub_files(store: ObjectStore, repo: LockedHubRepo) -> list[str]:
+    return [file.path for file in repo.files if not store.is_present_and_verified(file.sha256, file.size)]
 
 
 def link_hub_snapshot(store: ObjectStore, repo: LockedHubRepo) -> Path:

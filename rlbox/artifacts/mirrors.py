@@ -241,19 +241,12 @@ def list_hub_endpoints(profile: Profile, hub_endpoint: str, token: Secret | None
     own = hub_endpoint.rstrip("/")
     endpoints = [FileOrPage(mirror=urlsplit(own).netloc, url=own, named_by="machine", token=token)] if own else []
     endpoints.append(FileOrPage(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
-    mirrors = list_hub_mirrors(profile)
-    return list({place.url: place for place in reversed([*endpoints, *mirrors])}.values())[::-1]
-
-
-def list_hub_mirrors(profile: Profile) -> list[FileOrPage]:
-    rules = (
-        rule for rule in profile.rule if rule.kind == "huggingface" and rule.match and HUB_URL.startswith(rule.match)
-    )
-    return [
+    endpoints += (
         FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, HUB_URL).rstrip("/"))
-        for rule in rules
-        if rule.protocol != "direct"
-    ]
+        for rule in profile.rule
+        if rule.kind == "huggingface" and rule.url and HUB_URL.startswith(rule.match)
+    )
+    return list({place.url: place for place in reversed(endpoints)}.values())[::-1]
 
 
 def format_hub_file_path(kind_and_repo: str, commit: str, path: str) -> str:

@@ -20,7 +20,7 @@ from rlbox.artifacts.egress import (
     map_phases_to_contacted_hosts,
     probe_redirect_and_listed_hosts_by_url,
 )
-from rlbox.artifacts.hub_files import HubOwner, is_job_and_no_target, load_hub_owner
+from rlbox.artifacts.hub_files import HubOwner, create_no_hub_entry_error, is_job_and_no_target, load_hub_owner
 from rlbox.artifacts.hub_lock import HubResolver, find_hub_token, lock_hub_entries
 from rlbox.artifacts.locator import (
     format_probes,
@@ -55,7 +55,6 @@ from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, join, translate
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
-from rlbox.job.job import load_job
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict_unless_forced
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.files import write_atomic
@@ -112,17 +111,11 @@ def lock_target_or_check_lock(
         app.output({"job": name, "lock": "current"}, _("{name}  lock is current").format(name=name))
         return 0
     moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
-    hub_names = {entry.name for entry in owner.entries}
-    if is_job and (unknown := sorted(moved.packages - hub_names)):
-        raise SpecError(
-            _("job {job} has no [[hub]] entry {name!r}{near}").format(
-                job=name, name=unknown[0], near=did_you_mean_hint(unknown[0], sorted(hub_names))
-            ),
-            next_step=f"rlbox show {name}",
-        )
-    hub_lock = _lock_hub(app, owner, moved, sources_profile) if owner.entries else None
     if is_job:
-        return _report_job_lock(app, owner, hub_lock)
+        return _lock_job(app, owner, moved, sources_profile)
+    if owner.entries:
+        _lock_hub(app, owner, moved, sources_profile)
+    hub_names = {entry.name for entry in owner.entries}
     moved = dataclasses.replace(moved, packages=moved.packages - hub_names)
     before, lock = _relock(app, name, moved, sources_profile)
     require_known_packages([package for package in packages if package not in hub_names], before, lock)
@@ -131,58 +124,43 @@ def lock_target_or_check_lock(
 
 def _create_hub_resolver(app: App, owner: HubOwner, sources_profile: str) -> HubResolver:
     profile = load_profile(app.project, sources_profile or owner.sources_profile)
-    return HubResolver(app=app, owner=owner.name, profile=profile, token=find_hub_token(app))
+    return HubResolver(owner=owner.name, profile=profile, token=find_hub_token(app.project))
 
 
 def _require_current_hub_lock(app: App, owner: HubOwner, offline: bool, sources_profile: str) -> None:
     repos = owner.require_locked_repos()
-    if repos and not offline:
-        resolver = _create_hub_resolver(app, owner, sources_profile)
-        for entry, repo in zip(owner.entries, repos, strict=True):
+    resolver = _create_hub_resolver(app, owner, sources_profile)
+    for entry, repo in zip(owner.entries, repos, strict=True):
+        if not offline:
             resolver.require_unchanged(entry, repo)
 
 
 def _lock_hub(app: App, owner: HubOwner, moved: UpgradeRequest, sources_profile: str) -> HubLock:
     previous = owner.load_lock_or_empty()
-    lock = lock_hub_entries(
-        owner.entries, previous, moved.allows, lambda: _create_hub_resolver(app, owner, sources_profile)
-    )
-    before = {repo.name: repo for repo in previous.repos}
+    resolver = _create_hub_resolver(app, owner, sources_profile)
+    lock = lock_hub_entries(owner.entries, previous, moved.allows, resolver)
     for repo in lock.repos:
-        old = before.get(repo.name)
-        commit = f"{old.commit[:12]} → {repo.commit[:12]}" if old and old.commit != repo.commit else repo.commit[:12]
-        app.print_status(
-            _("{kind} {name}: {repo} {commit}, {count} files, {size}").format(
-                kind=repo.kind,
-                name=repo.name,
-                repo=repo.repo,
-                commit=commit,
-                count=len(repo.files),
-                size=decimal_size_text(repo.size),
-            )
-        )
+        count, size = len(repo.files), decimal_size_text(repo.size)
+        line = _("hub.{name}: {repo} {commit}, {count} files, {size}")
+        app.print_status(line.format(name=repo.name, repo=repo.repo, commit=repo.commit[:12], count=count, size=size))
     if lock != previous and not app.dry_run:
         write_atomic(app.project.own_hub_lock_file_to_write(owner.kind, owner.name), lock.to_json_text())
     return lock
 
 
-def _report_job_lock(app: App, owner: HubOwner, lock: HubLock | None) -> int:
-    if lock is None:
-        raise SpecError(
-            _("job {job} has no [[hub]] entry: there is nothing to lock").format(job=owner.name),
-            where=str(app.project.require_job_file(owner.name)),
-            next_step=f"rlbox lock {load_job(app.project, owner.name).target}",
-        )
-    changed = lock != owner.load_lock_or_empty() if app.dry_run else None
-    rows = [
-        {"name": repo.name, "repo": repo.repo, "commit": repo.commit, "files": len(repo.files), "bytes": repo.size}
-        for repo in lock.repos
-    ]
-    data = {"job": owner.name, "hub": rows}
+def _lock_job(app: App, owner: HubOwner, moved: UpgradeRequest, sources_profile: str) -> int:
+    names = sorted(entry.name for entry in owner.entries)
+    if not names:
+        raise create_no_hub_entry_error(app.project, owner.name)
+    if unknown := sorted(moved.packages - {*names}):
+        what = _("job {job} has no [[hub]] entry {name!r}{near}")
+        what = what.format(job=owner.name, name=unknown[0], near=did_you_mean_hint(unknown[0], names))
+        raise SpecError(what, next_step=f"rlbox show {owner.name}")
+    lock = _lock_hub(app, owner, moved, sources_profile)
+    data = {"job": owner.name, "hub": {repo.name: repo.commit for repo in lock.repos}}
     path = app.project.own_hub_lock_file_to_write("job", owner.name)
     if app.dry_run:
-        would = _("write {path}").format(path=path) if changed else _("leave {name} as it is").format(name=path.name)
-        return app.print_dry_run(data, "", would)
+        return app.print_dry_run(data, "", _("write {path}").format(path=path))
     app.output(data, str(path))
     app.print_next(f"rlbox fetch {owner.name}")
     return 0

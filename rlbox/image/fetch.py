@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
@@ -19,16 +18,16 @@ from rlbox.artifacts.fetch import (
 from rlbox.artifacts.hub_files import (
     HubOwner,
     create_hub_url_finder,
+    create_no_hub_entry_error,
     is_job_and_no_target,
     link_hub_snapshot,
     load_hub_owner,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import record_fetched_lock
-from rlbox.errors import SpecError, WorkFailed
+from rlbox.errors import WorkFailed
 from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
-from rlbox.job.job import load_job
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import (
     Artifact,
@@ -55,11 +54,7 @@ def fetch_export_or_import_files(app: App, name: str, options: FetchOptions) -> 
     if is_job_and_no_target(app.project, name):
         owner = load_hub_owner(app.project, "job", name)
         if not owner.entries:
-            raise SpecError(
-                _("job {job} has no [[hub]] entry: there is nothing to fetch").format(job=name),
-                where=str(app.project.require_job_file(name)),
-                next_step=f"rlbox fetch {load_job(app.project, name).target}",
-            )
+            raise create_no_hub_entry_error(app.project, name)
         fetch = _Fetch(app, None, owner, options)
     else:
         fetch = _Fetch(app, load_image_plan(app.project, name), load_hub_owner(app.project, "target", name), options)
@@ -89,8 +84,7 @@ class _Fetch:
             files = list_artifacts_without_os_and_rlbox(lock) if options.inplace_only else list_install_artifacts(lock)
         # each once, without those that have the bytes of an earlier one
         self._image_files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
-        hub_files = {file.sha256: file for file in reversed(list_hub_artifacts(self._repos))}
-        self._hub_files = tuple(hub_files.values())[::-1]
+        self._hub_files = tuple({file.sha256: file for file in list_hub_artifacts(self._repos)}.values())
         self._files = (*self._image_files, *self._hub_files)
 
     def _list_known_base_files(self) -> tuple[Artifact, ...]:
@@ -217,14 +211,9 @@ class _Fetch:
                     target=self._name, place=place
                 ),
             )
-        data: dict[str, Any] = {
-            self._owner.kind: self._name,
-            "store": str(store.root),
-            "imported": imported,
-            "present": present,
-        }
-        if snapshots := self._link_snapshots():
-            data["hub"] = snapshots
+        data = {self._owner.kind: self._name, "store": str(store.root), "imported": imported, "present": present}
+        snapshots = self._link_snapshots()
+        data |= {"hub": snapshots} if snapshots else {}
         text = _("{target}  {count} files: {present} present, {imported} imported").format(
             target=self._name, count=present + imported, present=present, imported=imported
         )
@@ -232,12 +221,8 @@ class _Fetch:
         self._print_next_step()
 
     def _print_next_step(self) -> None:
-        name = self._name
-        if self._owner.kind == "job":
-            self._app.print_next(f"rlbox run {name}")
-        else:
-            inplace = f"rlbox apply {name} --offline"
-            self._app.print_next(inplace if self._options.inplace_only else f"rlbox build {name} --hermetic")
+        build = "apply {} --offline" if self._options.inplace_only else "build {} --hermetic"
+        self._app.print_next("rlbox " + (build if self._lock else "run {}").format(self._name))
 
 
 def _open_export(directory: Path) -> ObjectStore:

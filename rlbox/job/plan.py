@@ -65,7 +65,8 @@ class PlaceholderFiller:
         self._source = self._known.pop("source")
         if job.source:
             self._known["source"] = self._source or job.source.installed
-        self._known |= {f"hub.{name}": text for name, text in list_hub_texts(job, values).items()}
+        self._known |= {f"hub.{entry.name}": entry.repo for entry in job.hub}
+        self._known |= {f"hub.{name}": folder for name, folder in values.hub.items()}
         own = {name: format_argument_without_unit(job.params[name], value) for name, value in values.params.items()}
         self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
         typed = {name for name, origin in values.origins.items() if origin == SET}
@@ -105,11 +106,6 @@ class PlaceholderFiller:
         if self._source and self._source not in folders and (creates_pythonpath_for_source or _PYTHONPATH in env):
             env[_PYTHONPATH] = ":".join([self._source, *folders])
         return env
-
-
-def list_hub_texts(job: Job, values: ParamValues) -> dict[str, str]:
-    """Return what `{hub.NAME}` stands for: the folder of a locked entry, the repository of any other of the job."""
-    return {**{entry.name: entry.repo for entry in job.hub}, **values.hub}
 
 
 def find_used_hub_names(job: Job, values: ParamValues) -> set[str]:

@@ -41,35 +41,25 @@ def link_hub_snapshots_of_run(app: App, job: Job, values: ParamValues, target: s
         if repo is None:
             if owner.kind == "target":
                 folders[name] = entry.repo
-            note = _("{kind} {name}: not locked; rlbox lock {owner}")
-            notes.append(note.format(kind=entry.kind, name=name, owner=owner.name))
+            notes.append(_("{entry}: not locked; rlbox lock {owner}").format(entry=entry.title, owner=owner.name))
             continue
         with app.collecting_refusals_if_dry_run("models"):
-            folders[name] = _require_snapshot(app, owner, repo, place)
+            folders[name] = _require_snapshot(app, owner, entry, repo, place)
     return RunHub(folders=folders, notes=tuple(notes))
 
 
-def _require_snapshot(app: App, owner: HubOwner, repo: LockedHubRepo, place: str) -> str:
+def _require_snapshot(app: App, owner: HubOwner, entry: HubEntry, repo: LockedHubRepo, place: str) -> str:
     if place == CLUSTER:
-        raise SpecError(
-            _("{kind} {name} is locked, and locked files are for runs on one machine").format(
-                kind=repo.kind, name=repo.name
-            ),
-            next_step=_("copy it to the data disk of each node, and name the folder with --set"),
-        )
+        what = _("{entry} is locked, and locked files are for runs on one machine").format(entry=entry.title)
+        step = _("copy it to the data disk of each node, and name the folder with --set")
+        raise SpecError(what, where=f"hub.{entry.name}", next_step=step)
     store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
-    if missing := list_missing_hub_files(store, [repo]):
-        raise WorkFailed(
-            _("{kind} {name}: the store lacks {count} of {total} files: {files}").format(
-                kind=repo.kind,
-                name=repo.name,
-                count=len(missing),
-                total=len(repo.files),
-                files=", ".join(missing[:5]),
-            ),
-            where=str(store.root),
-            next_step=_("rlbox fetch {words}; without a network, with --import DIR").format(words=owner.name),
+    if missing := list_missing_hub_files(store, repo):
+        what = _("{entry}: the store lacks {count} of {total} files: {files}").format(
+            entry=entry.title, count=len(missing), total=len(repo.files), files=", ".join(missing[:5])
         )
+        step = _("rlbox fetch {words}; without a network, with --import DIR").format(words=owner.name)
+        raise WorkFailed(what, where=str(store.root), next_step=step)
     if not app.dry_run:
         link_hub_snapshot(store, repo)
     root = str(store.snapshots_dir) if place == "here" else CONTAINER_HUB_DIR

@@ -26,9 +26,9 @@ class Artifact:
       in its repository.
     `sha256`, `size`: Of its bytes, hex and bytes; a size of 0 is not known.
     `group`: Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`, `hub`.
-    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python nothing,
-      huggingface and modelscope `models/REPO COMMIT` or `datasets/REPO COMMIT`, git `URL COMMIT`, http the address, oci
-      `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
+    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python
+      nothing, git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it,
+      huggingface and modelscope `models/REPO COMMIT` or `datasets/REPO COMMIT`.
     """
 
     kind: ArtifactKind

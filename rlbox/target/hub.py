@@ -6,6 +6,7 @@ import fnmatch
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +57,10 @@ class HubEntry(SpecModel):
         return self
 
     @property
+    def title(self) -> str:
+        return f"{self.kind} {self.name}"
+
+    @property
     def wanted_revision(self) -> str:
         return self.revision or _DEFAULT_BRANCH[self.source]
 
@@ -64,11 +69,9 @@ class HubEntry(SpecModel):
 
 
 def find_repeated_hub_names(entries: Iterable[HubEntry]) -> list[str]:
-    names = [entry.name for entry in entries]
-    return [
-        _("hub: two entries have the name {name!r}").format(name=name)
-        for name in sorted({name for name in names if names.count(name) > 1})
-    ]
+    counts = Counter(entry.name for entry in entries)
+    repeated = [name for name, count in counts.items() if count > 1]
+    return [_("hub: two entries have the name {name!r}").format(name=name) for name in repeated]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +106,8 @@ class LockedHubRepo:
         return f"{readable}-{hashlib.sha256(rows.encode()).hexdigest()[:12]}"
 
     def is_made_from(self, entry: HubEntry) -> bool:
-        return (self.name, self.repo, self.revision, self.patterns, self.kind, self.source) == (
-            *(entry.name, entry.repo, entry.wanted_revision, entry.patterns, entry.kind, entry.source),
-        )
+        same = all(getattr(self, key) == getattr(entry, key) for key in ("name", "repo", "patterns", "kind", "source"))
+        return same and self.revision == entry.wanted_revision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +138,7 @@ def load_hub_lock(path: Path) -> HubLock | None:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise SpecError(_("{path}: cannot be read: {strerror}").format(path=path, strerror=error.strerror)) from error
-    owner = path.parent.name if path.parent.parent.name == "images" else path.name.partition(".")[0]
+    owner = path.parent.name if path.name == "hub.lock.json" else path.name.partition(".")[0]
     try:
         data = parse_untrusted_json(text)
         if data["schema"] != HUB_LOCK_SCHEMA:
@@ -146,9 +146,8 @@ def load_hub_lock(path: Path) -> HubLock | None:
         return HubLock(owner=str(data["owner"]), repos=tuple(map(_parse_repo, data["hub"])))
     except (ValueError, KeyError, TypeError) as error:
         why = _("{name}: {error}").format(name=type(error).__name__, error=error)
-        raise SpecError(
-            _("{where}: not a lock file: {why}").format(where=path, why=why), next_step=f"rlbox lock {owner}"
-        ) from error
+        what = _("{where}: not a lock file: {why}").format(where=path, why=why)
+        raise SpecError(what, next_step=f"rlbox lock {owner}") from error
 
 
 def _parse_repo(row: dict[str, Any]) -> LockedHubRepo:
