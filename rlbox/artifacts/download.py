@@ -145,9 +145,12 @@ class Downloader:
                 reason = _("wrong bytes: sha256 {found}…, locked is {locked}…").format(
                     found=partial.digest_so_far[:12], locked=artifact.sha256[:12]
                 )
+                begun_by = partial.begun_by if resumed else link.mirror
                 partial.truncate()
-                if resumed:  # whoever began it may be the one that lied: the next mirror first
+                if not begun_by:  # a killed process: this mirror may have begun it, so that another comes first
                     raise _LinkFailed(reason, transient=True)
+                if begun_by != link.mirror:
+                    raise _LinkFailed(reason, spoils_partial=True)
                 if link.mirror not in self._wrong:
                     self._wrong.add(link.mirror)
                     self._on_wrong_bytes(link.mirror, f"{artifact.file}: {reason}")
@@ -170,6 +173,7 @@ class Downloader:
                 if artifact.size and partial.size + len(block) > artifact.size:
                     reason = _("has more than the locked {size} bytes").format(size=artifact.size)
                     raise _LinkFailed(reason, spoils_partial=True)
+                partial.begun_by = partial.begun_by if partial.size else link.mirror
                 partial.write(block)
                 tell(link.mirror, len(block))
         if partial.size < artifact.size:

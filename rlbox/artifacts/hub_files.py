@@ -13,13 +13,13 @@ from rlbox.artifacts.locator import MirrorUrlFinder
 from rlbox.artifacts.mirrors import MachineSourceSettings
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
 from rlbox.artifacts.profile import load_profile
+from rlbox.config.hub import HubEntry, HubLock, LockedHubRepo, load_hub_lock
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.job.job import load_job
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.target.hub import HubEntry, HubLock, LockedHubRepo, load_hub_lock
 from rlbox.target.target import load_target
 
 

@@ -23,6 +23,7 @@ from rlbox.artifacts.mirrors import (
     list_hub_endpoints,
 )
 from rlbox.artifacts.profile import Profile
+from rlbox.config.hub import HubEntry, HubLock, LockedHubFile, LockedHubRepo, is_path_inside_snapshot
 from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
@@ -37,7 +38,6 @@ from rlbox.system.http import (
     retry,
 )
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.target.hub import HubEntry, HubLock, LockedHubFile, LockedHubRepo, is_path_inside_snapshot
 from rlbox.values import Secret
 
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -36,14 +36,15 @@ def resolve_store_dir(store_option: str | None) -> Path:
 class PartialObject:
     """An object being written, continued where an earlier writer stopped; nobody else writes it meanwhile.
 
-    `size` is in bytes. What is there when the block ends without `commit` stays for the next writer.
+    `size` is in bytes, `begun_by` the mirror of its first byte, empty where another process wrote it. What is there
+    when the block ends without `commit` stays for the next writer.
     """
 
     def __init__(self, handle: int, path: Path, final: Path) -> None:
         self._file = os.fdopen(handle, "r+b", buffering=0)
         self._path, self._final = path, final
         self._sum = hashlib.sha256()
-        self.size = 0
+        self.size, self.begun_by = 0, ""
         self._kept = False
         while block := self._file.read(_BLOCK):
             self._sum.update(block)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
+from rlbox.config.hub import load_hub_lock
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
@@ -23,7 +24,6 @@ from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_non_directories
 from rlbox.target.artifact import Artifact, list_all_artifacts_with_repeats, list_hub_artifacts
-from rlbox.target.hub import load_hub_lock
 from rlbox.target.lock import load_lock
 
 _SCHEMA = 1

@@ -46,6 +46,7 @@ from rlbox.cli.options import (
     target_argument,
     target_or_job_argument,
 )
+from rlbox.config.hub import HubLock
 from rlbox.config.project import Project
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
@@ -60,7 +61,6 @@ from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.files import write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
-from rlbox.target.hub import HubLock
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
 from rlbox.target.target import Target, load_target
 

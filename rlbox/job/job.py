@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from rlbox.config.hub import HubEntry, find_repeated_hub_names
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     EnvName,
@@ -45,7 +46,6 @@ from rlbox.job.param import (
     find_profile_problems_except_cycles,
 )
 from rlbox.secrets.masks import is_literal_secret
-from rlbox.target.hub import HubEntry, find_repeated_hub_names
 
 Word = Annotated[str, StringConstraints(min_length=1)]
 LOWEST_PORT, HIGHEST_PORT = 1024, 65535

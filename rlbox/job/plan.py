@@ -108,11 +108,20 @@ class PlaceholderFiller:
         return env
 
 
+def _fill_hub_in_params(job: Job, values: ParamValues) -> ParamValues:
+    """Return parameters with folders and repositories in place of `{hub.NAME}`, as people read them in a plan."""
+    known = {f"{{hub.{entry.name}}}": entry.repo for entry in job.hub}
+    known |= {f"{{hub.{name}}}": folder for name, folder in values.hub.items()}
+    params = {name: known.get(str(value), value) for name, value in values.params.items()}
+    kept = {name: value for name, value in values.params.items() if values.origins.get(name) == SET}
+    return replace(values, params={**params, **kept})
+
+
 def find_used_hub_names(job: Job, values: ParamValues) -> set[str]:
-    """Return the names of `{hub.NAME}` that stages, services and parameters of a run have, without those of `--set`."""
+    """Return the names of `{hub.NAME}` in stages, services and parameters of a run, and of those that it had before."""
     params = [value for name, value in values.params.items() if values.origins.get(name) != SET]
     words = job.model_dump(include={"env", "services", "stages"})
-    return set(re.findall(r"\{hub\.([a-z0-9_-]+)\}", f"{words} {params}"))
+    return {*re.findall(r"\{hub\.([a-z0-9_-]+)\}", f"{words} {params}"), *values.hub}
 
 
 def container_source_path_or_empty(host_folder: str) -> str:
@@ -293,6 +302,7 @@ def plan_run(
     secrets: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return everything that the run will do; `SpecError` says where a placeholder names nothing."""
+    values = _fill_hub_in_params(job, values)
     fill = PlaceholderFiller(job, values, paths)
     return RunPlan(
         run_id=run_id,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.config.hub import CONTAINER_HUB_DIR
 from rlbox.doctor.gpu_choice import choose_and_print_gpu_access, parse_image_environment, require_usable_local_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, require_image
@@ -49,7 +50,6 @@ from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_uid_gid
 from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 from rlbox.system.safe_files import list_directory_empty_if_missing, remove_tree
-from rlbox.target.hub import CONTAINER_HUB_DIR
 from rlbox.values import Mount, Secret
 
 if TYPE_CHECKING:  # docker-py is slow to import, and a place is looked at where no engine is asked

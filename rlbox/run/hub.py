@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from rlbox.app import App
 from rlbox.artifacts.hub_files import HubOwner, link_hub_snapshot, list_missing_hub_files, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.config.hub import CONTAINER_HUB_DIR, HubEntry, LockedHubRepo
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _
 from rlbox.job.job import Job
 from rlbox.job.params import ParamValues
 from rlbox.job.plan import find_used_hub_names
 from rlbox.run.backend import CLUSTER
-from rlbox.target.hub import CONTAINER_HUB_DIR, HubEntry, LockedHubRepo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -271,7 +271,7 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
         ),
     )
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
-    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
+    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins, hub=plan.hub)
     resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, values)
     hub = link_hub_snapshots_of_run(app, resolved.job, resolved.values, plan.target, plan.place)
     resolved = dataclasses.replace(resolved, values=dataclasses.replace(resolved.values, hub=hub.folders))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rlbox.target.hub import LockedHubRepo
+    from rlbox.config.hub import LockedHubRepo
     from rlbox.target.lock import CompileInputs, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 

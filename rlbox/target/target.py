@@ -13,6 +13,7 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from rlbox.config.hub import HubEntry, find_repeated_hub_names
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     NAME_PATTERN,
@@ -31,7 +32,6 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _
 from rlbox.secrets.masks import is_literal_secret
 from rlbox.target.compiled import Compile
-from rlbox.target.hub import HubEntry, find_repeated_hub_names
 
 NODE = r"^[A-Za-z0-9_.:\[][A-Za-z0-9_.:%\[\]@-]{0,252}$"
 """What ssh takes as a destination: a name of its configuration, a host, an address, with a user before it."""
