@@ -94,7 +94,6 @@ def lock_target_or_check_lock(
     \b
     Examples:
       rlbox lock local
-      rlbox lock sft
       rlbox lock local --check
       rlbox lock local --upgrade transformers
     """
@@ -242,7 +241,6 @@ def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: 
     Examples:
       rlbox fetch local
       rlbox fetch local --export ./inputs
-      rlbox fetch sft
     """
     options = FetchOptions(**given, inplace_only=place == "here")
     if options.export_dir and options.import_dir:
