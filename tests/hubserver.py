@@ -80,50 +80,43 @@ class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Hub
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
     def do_GET(self) -> None:
         hub, path = self.server, unquote(urlsplit(self.path).path)
         hub.asked.append(path)
         hub.tokens.append(self.headers.get("Authorization", ""))
         if hub.busy:
             hub.busy -= 1
-            return self.answer(429, b"", **{"Retry-After": "0"})
-        if cdn := re.fullmatch(r"/cdn/(.+?)@([0-9a-f]{40})/(.+)", path):
-            return self.send_file(hub.repos[cdn[1]].commits[cdn[2]][cdn[3]])
-        if scope := re.fullmatch(r"/api/v1/(models/.+?)/repo(/files)?", path):
-            return self.answer_as_modelscope(hub.repos[scope[1]], bool(scope[2]))
-        info = re.fullmatch(r"/api/(models|datasets)/(.+?)(?:/(revision|tree)/([^/]+))?", path)
-        file = re.fullmatch(r"/(datasets/)?(.+?)/resolve/([^/]+)/(.+)", path)
-        if info:
-            name, revision = f"{info[1]}/{info[2]}", info[4] or "main"
-        elif file:
-            name, revision = f"{'datasets' if file[1] else 'models'}/{file[2]}", file[3]
+            self.answer(429, **{"Retry-After": "0"})
+        elif cdn := re.fullmatch(r"/cdn/(.+?)@([0-9a-f]{40})/(.+)", path):
+            self.send_file(hub.repos[cdn[1]].commits[cdn[2]][cdn[3]])
+        elif scope := re.fullmatch(r"/api/v1/(models/.+?)/repo(/files)?", path):
+            self.answer_as_modelscope(hub.repos[scope[1]], bool(scope[2]))
+        elif info := re.fullmatch(r"/api/(models|datasets)/(.+?)/(revision|tree)/([^/]+)", path):
+            self.answer_as_hub(f"{info[1]}/{info[2]}", info[4], info[3], "")
+        elif file := re.fullmatch(r"/(datasets/)?(.+?)/resolve/([^/]+)/(.+)", path):
+            self.answer_as_hub(f"{file[1] or 'models/'}{file[2]}", file[3], "file", file[4])
         else:
-            return self.answer(404, b"")
-        repo = hub.repos.get(name)
-        allowed = self.headers.get("Authorization") == f"Bearer {hub.token}"
-        if repo is None or (repo.gated and not allowed):
+            self.answer(404)
+
+    def answer_as_hub(self, name: str, revision: str, what: str, path: str) -> None:
+        repo = self.server.repos.get(name)
+        if repo is None or (repo.gated and self.headers.get("Authorization") != f"Bearer {self.server.token}"):
             code = "GatedRepo" if repo else "RepoNotFound"
-            return self.answer(
-                401, b"", **{"X-Error-Code": code, "X-Error-Message": f"Access to {name} is restricted."}
-            )
+            return self.answer(401, **{"X-Error-Code": code, "X-Error-Message": f"Access to {name} is restricted."})
         commit = repo.main if revision == "main" else revision
-        if commit not in repo.commits:
-            return self.answer(404, b"", **{"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
-        files = repo.commits[commit]
-        if info:
-            return self.send_json(_tree(files) if info[3] == "tree" else _info(name, commit, files, repo.gated))
-        assert file
-        if file[4] not in files:
-            return self.answer(404, b"", **{"X-Error-Code": "EntryNotFound"})
-        data = files[file[4]]
+        files = repo.commits.get(commit)
+        if files is None or (path and path not in files):
+            return self.answer(404, **{"X-Error-Code": "RevisionNotFound", "X-Error-Message": "Invalid rev id"})
+        if what == "revision":
+            facts = {"id": name.partition("/")[2], "sha": commit, "private": False, "gated": repo.gated, "siblings": []}
+            return self.send_json({"_id": "1", **facts})
+        if what == "tree":
+            return self.send_json(_tree(files))
+        data = files[path]
         if len(data) < LFS_BYTES:
             return self.send_file(data, **{"X-Repo-Commit": commit})
-        where = f"/cdn/{name}@{commit}/{file[4]}"
         linked = {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
-        return self.answer(302, b"", **{"Location": where, "X-Repo-Commit": commit, **linked})
+        return self.answer(302, Location=f"/cdn/{name}@{commit}/{path}", **{"X-Repo-Commit": commit, **linked})
 
     def answer_as_modelscope(self, repo: Repo, lists: bool) -> None:
         asked = parse_qs(urlsplit(self.path).query)
@@ -141,13 +134,12 @@ class _Request(BaseHTTPRequestHandler):
     def send_json(self, value: Any) -> None:
         self.answer(200, json.dumps(value).encode(), **{"Content-Type": "application/json"})
 
-    def answer(self, status: int, body: bytes, **headers: str) -> None:
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def send_file(self, data: bytes, **headers: str) -> None:
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
@@ -171,12 +163,6 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
-
-
-def _info(name: str, commit: str, files: Mapping[str, bytes], gated: bool) -> dict[str, Any]:
-    siblings = [{"rfilename": path} for path in files]
-    repo = name.partition("/")[2]
-    return {"_id": "1", "id": repo, "sha": commit, "private": False, "gated": gated and "auto", "siblings": siblings}
 
 
 def _tree(files: Mapping[str, bytes]) -> list[dict[str, Any]]:

@@ -86,9 +86,12 @@ def read_lock(folder: Folder) -> dict[str, object]:
 
 
 def test_lock_then_fetch_gives_run_a_folder(rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path) -> None:
+    hub.busy = 2
     said = rlbox("lock", "tiny")
     assert (said.code, "next: rlbox fetch tiny" in said.err) == (0, True), said
     assert read_lock(folder)["commit"] == repo.main
+    assert "model model: the store lacks 13 of 13 files" in rlbox("run", "tiny", "--dry-run").out
+    hub.busy = 2
     fetched = json.loads(rlbox("fetch", "tiny", "--json").out)
     files = repo.commits[repo.main]
     snapshot = Path(fetched["hub"]["model"])
@@ -115,13 +118,6 @@ def test_job_that_is_not_locked_uses_the_repository(rlbox: Rlbox, hub: Hub, job:
     assert rlbox("run", "tiny", "--dry-run", "--set", "model=/data/mine").out.count("/data/mine/config.json") == 1
     assert rlbox("fetch", "tiny").code == 2
     assert hub.asked == []
-
-
-def test_run_before_fetch_is_refused(rlbox: Rlbox, folder: Folder, hub: Hub, job: Path) -> None:
-    rlbox("lock", "tiny")
-    said = rlbox("run", "tiny", "--dry-run")
-    assert "model model: the store lacks 13 of 13 files" in said.out
-    assert "rlbox fetch tiny" in said.out
 
 
 def test_patterns_datasets_and_targets(rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo) -> None:
@@ -198,26 +194,10 @@ def test_gated_repository_asks_for_the_token(
     assert f"Bearer {TOKEN}" in hub.tokens
 
 
-def test_token_is_for_the_hub_alone(rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path) -> None:
-    folder.write(".env", f"HF_TOKEN={TOKEN}\n")
-    rlbox("lock", "tiny")
-    with serving_hub(hub.repos) as mirror:
-        folder.write("sources/site.toml", MIRROR.format(url=mirror.url))
-        hub.lies = True
-        assert rlbox("fetch", "tiny", "--sources", "site").code == 0
-        assert set(mirror.tokens) == {""}
-
-
-def test_busy_hub_is_asked_again(rlbox: Rlbox, hub: Hub, job: Path) -> None:
-    hub.busy = 2
-    assert rlbox("lock", "tiny").code == 0
-    hub.busy = 2
-    assert rlbox("fetch", "tiny").code == 0
-
-
 def test_mirror_that_lies_costs_one_file_and_one_line(
     rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path
 ) -> None:
+    folder.write(".env", f"HF_TOKEN={TOKEN}\n")
     rlbox("lock", "tiny")
     with serving_hub(hub.repos) as second:
         folder.write("sources/site.toml", MIRROR.format(url=second.url))
@@ -227,6 +207,7 @@ def test_mirror_that_lies_costs_one_file_and_one_line(
         assert said.err.count("is passed over") - said.err.count("huggingface.co is passed over") == 1
         assert "README.md: wrong bytes: sha256" in said.err
         assert hub.sent == len(repo.commits[repo.main]["README.md"])
+        assert (f"Bearer {TOKEN}" in hub.tokens, set(second.tokens)) == (True, {""})
 
 
 def test_code_of_a_repository_needs_a_commit(rlbox: Rlbox, folder: Folder, hub: Hub) -> None:
