@@ -20,10 +20,6 @@ from hubserver import Hub, Repo, make_files, serving_hub
 from rlbox.artifacts.hub_files import link_hub_snapshot, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
-from rlbox.errors import WorkFailed
-from rlbox.job.job import load_job
-from rlbox.job.params import resolve_params
-from rlbox.run.hub import link_hub_snapshots_of_run
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 pytestmark = pytest.mark.allow("sockets", "processes")
@@ -244,17 +240,6 @@ def test_damaged_file_of_a_snapshot_is_linked_again(rlbox: Rlbox, folder: Folder
     assert path.read_bytes() == b'{"model_type": "qwen2"}'
 
 
-def test_modelscope_comes_last_with_the_same_bytes(
-    rlbox: Rlbox, hub: Hub, repo: Repo, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rlbox("lock", "tiny")
-    with serving_hub({"models/acme/tiny": repo}) as scope:
-        monkeypatch.setattr("rlbox.artifacts.mirrors.MODELSCOPE_URL", scope.url)
-        hub.lies = True
-        said = rlbox("fetch", "tiny")
-        assert (said.code, "from modelscope.cn" in said.out) == (0, True), said
-
-
 def test_modelscope_is_locked_by_its_own_api(
     rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,15 +287,3 @@ def test_killed_fetches_and_a_lying_mirror_cost_a_twentieth(
     (locked,) = load_hub_owner(project, "job", "tiny").require_locked_repos()
     snapshot = link_hub_snapshot(ObjectStore(resolve_store_dir(None)), locked)
     assert {path: (snapshot / path).read_bytes() for path in files} == files
-
-
-def test_cluster_refuses_a_locked_model(rlbox: Rlbox, folder: Folder, hub: Hub, job: Path) -> None:
-    from rlbox.app import App
-    from rlbox.errors import SpecError
-
-    rlbox("lock", "tiny")
-    app, spec = App(project=folder.project), load_job(folder.project, "tiny")
-    with pytest.raises(SpecError, match="locked files are for runs on one machine"):
-        link_hub_snapshots_of_run(app, spec, resolve_params(spec, (), {}), "local", "cluster")
-    with pytest.raises(WorkFailed, match="the store lacks"):
-        link_hub_snapshots_of_run(app, spec, resolve_params(spec, (), {}), "local", "here")
