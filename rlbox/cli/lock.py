@@ -128,9 +128,9 @@ def _create_hub_resolver(app: App, owner: HubOwner, sources_profile: str) -> Hub
 
 def _require_current_hub_lock(app: App, owner: HubOwner, offline: bool, sources_profile: str) -> None:
     repos = owner.require_locked_repos()
-    resolver = _create_hub_resolver(app, owner, sources_profile)
-    for entry, repo in zip(owner.entries, repos, strict=True):
-        if not offline:
+    if repos and not offline:
+        resolver = _create_hub_resolver(app, owner, sources_profile)
+        for entry, repo in zip(owner.entries, repos, strict=True):
             resolver.require_unchanged(entry, repo)
 
 
