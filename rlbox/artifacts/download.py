@@ -47,19 +47,30 @@ class AllMirrorsFailedError(Exception):
 class _LinkFailed(Exception):
     """`spoils_partial`: what is there is of no use for going on."""
 
-    def __init__(self, reason: str, *, status: int = 0, transient: bool = False, spoils_partial: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        status: int = 0,
+        transient: bool = False,
+        spoils_partial: bool = False,
+        retry_after: str = "",
+    ) -> None:
         super().__init__(reason)
         self.status, self.transient, self.spoils_partial = status, transient, spoils_partial
+        self.retry_after = retry_after
 
 
 class Downloader:
     """Downloads files over one pool of connections; its methods may be called by several threads.
 
     Places that failed for a passing reason are tried again after a pause, four rounds in all; a stream that was cut
-    goes on where it ended.
+    goes on where it ended. A mirror with wrong bytes comes last from then on.
 
     `stop`: Set by whoever wants all downloads to end soon.
     `on_skip`: Told the mirror and the reason when one has been silent so often that its turn comes last.
+    `wrong_mirrors`: Those that gave wrong bytes before.
+    `on_wrong_bytes`: Told the mirror and the reason when another one did.
     """
 
     def __init__(
@@ -68,9 +79,12 @@ class Downloader:
         *,
         stop: threading.Event,
         on_skip: Callable[[str, str], None] = lambda mirror, reason: None,
+        wrong_mirrors: Iterable[MirrorName] = (),
+        on_wrong_bytes: Callable[[MirrorName, str], None] = lambda mirror, reason: None,
     ) -> None:
-        self._http, self._stop, self._on_skip = http, stop, on_skip
+        self._http, self._stop, self._on_skip, self._on_wrong_bytes = http, stop, on_skip, on_wrong_bytes
         self._silent: dict[str, int] = {}
+        self._wrong = set(wrong_mirrors)
 
     def download_and_commit(
         self,
@@ -87,16 +101,18 @@ class Downloader:
         """
         failed: dict[str, FailedAttempt] = {}
         again: list[FileOrPage] = []
+        retry_after = ""
         for number in range(_ROUNDS):
-            if number and self._stop.wait(compute_exponential_backoff_s(number)):
+            if number and self._stop.wait(compute_exponential_backoff_s(number, retry_after)):
                 raise Interrupted(_("stopped"))
-            places, again = (urls if number == 0 else again), []
+            places, again, retry_after = (urls if number == 0 else again), [], ""
             for link in self._shy_last(places):
                 try:
                     self._from_link(artifact, link, partial, on_block_bytes)
                     self._silent[link.mirror] = 0
                     return link.mirror
                 except _LinkFailed as error:
+                    retry_after = error.retry_after or retry_after
                     failed[link.url] = FailedAttempt(
                         mirror=link.mirror, reason=mask_url_and_header_credentials(str(error)), http_status=error.status
                     )
@@ -108,7 +124,7 @@ class Downloader:
     def _shy_last(self, links: Iterable[FileOrPage]) -> Iterator[FileOrPage]:
         later = []
         for link in links:
-            if self._silent.get(link.mirror, 0) >= _SHY_AFTER:
+            if link.mirror in self._wrong or self._silent.get(link.mirror, 0) >= _SHY_AFTER:
                 later.append(link)
             else:
                 yield link
@@ -129,7 +145,16 @@ class Downloader:
                 reason = _("wrong bytes: sha256 {found}…, locked is {locked}…").format(
                     found=partial.digest_so_far[:12], locked=artifact.sha256[:12]
                 )
-                raise _LinkFailed(reason, spoils_partial=True)
+                begun_by = partial.begun_by if resumed else link.mirror
+                partial.truncate()
+                if not begun_by:  # a killed process: this mirror may have begun it, so that another comes first
+                    raise _LinkFailed(reason, transient=True)
+                if begun_by != link.mirror:
+                    raise _LinkFailed(reason, spoils_partial=True)
+                if link.mirror not in self._wrong:
+                    self._wrong.add(link.mirror)
+                    self._on_wrong_bytes(link.mirror, f"{artifact.file}: {reason}")
+                raise _LinkFailed(reason)
             except _LinkFailed as error:
                 if error.spoils_partial:
                     partial.truncate()
@@ -148,6 +173,7 @@ class Downloader:
                 if artifact.size and partial.size + len(block) > artifact.size:
                     reason = _("has more than the locked {size} bytes").format(size=artifact.size)
                     raise _LinkFailed(reason, spoils_partial=True)
+                partial.begun_by = partial.begun_by if partial.size else link.mirror
                 partial.write(block)
                 tell(link.mirror, len(block))
         if partial.size < artifact.size:
@@ -158,6 +184,8 @@ class Downloader:
         self, artifact: Artifact, link: FileOrPage, partial: PartialObject
     ) -> Generator[bytes, None, None]:
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
+        if link.token:
+            headers["Authorization"] = f"Bearer {link.token.reveal()}"
         began = False
         try:
             with self._http.stream("GET", link.url, headers=headers) as answer:
@@ -187,7 +215,8 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
         raise _LinkFailed(_("has no such range"), spoils_partial=True)
     size = None if "content-encoding" in answer.headers else answer.content_length
     if why := explain_bad_response(status, answer.headers.get("content-type", ""), size, artifact):
-        raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES)
+        retry_after = answer.headers.get("retry-after", "")
+        raise _LinkFailed(why, status=status, transient=status in RETRYABLE_STATUSES, retry_after=retry_after)
     if partial.size:
         partial.truncate()
 

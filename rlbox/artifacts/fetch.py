@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from rlbox.amounts import count_columns, decimal_size_text, pad_translated
@@ -14,7 +14,7 @@ from rlbox.app import App
 from rlbox.artifacts.download import AllMirrorsFailedError, Downloader, FailedAttempt
 from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
 from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
-from rlbox.artifacts.mirrors import MirrorName
+from rlbox.artifacts.mirrors import HUB_KINDS, HUB_URL, MODELSCOPE_MIRROR, MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _, join, ngettext, translate
@@ -22,7 +22,7 @@ from rlbox.system.files import free_bytes_or_0, is_enospc_or_edquot
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.system.progress import ProgressItem, show_progress
-from rlbox.target.artifact import Artifact
+from rlbox.target.artifact import Artifact, ArtifactKind
 
 DEFAULT_PARALLEL_DOWNLOADS = 8
 FetchState = Literal["running", "done", "failed"]
@@ -52,6 +52,11 @@ class FetchStats:
     fetched_bytes: int = 0
     by_mirror: Mapping[MirrorName, int]
     seconds: float = 0.0
+
+    def __add__(self, other: FetchStats) -> FetchStats:
+        counts = (field.name for field in fields(self) if field.name != "by_mirror")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in counts}
+        return FetchStats(by_mirror={**self.by_mirror, **other.by_mirror}, **sums)
 
 
 def fetch_missing_artifacts(
@@ -106,11 +111,13 @@ def fetch_missing_with_progress(
     target: str,
     *,
     probe_files: Sequence[Artifact] = (),
+    url_finder: MirrorUrlFinder | None = None,
     jobs: int = DEFAULT_PARALLEL_DOWNLOADS,
 ) -> FetchStats:
     """Fetch what the store lacks of `files`, and show it; errors are those of `fetch_missing_artifacts`.
 
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
+    `url_finder`: Absent: one of `sources_profile`, after its mirrors were probed.
     """
     missing = [file.size for file in files if not store.is_present_and_verified(file.sha256, file.size)]
     if not missing:
@@ -118,7 +125,7 @@ def fetch_missing_with_progress(
     app.print_status(
         _("fetching {count} files, {size}").format(count=len(missing), size=decimal_size_text(sum(missing)))
     )
-    locator = create_live_url_finder(app, sources_profile, probe_files or files)
+    locator = url_finder or create_live_url_finder(app, sources_profile, probe_files or files)
     with show_progress(app, total_bytes=sum(missing)) as on_progress:
         return fetch_missing_artifacts(files, locator, store, on_progress, target=target, jobs=jobs)
 
@@ -141,11 +148,24 @@ class _Fetch:
         self.by_mirror: Counter[str] = Counter()
 
     def run(self, missing: Sequence[Artifact], *, jobs: int, stall_s: float) -> None:
-        """Fetch `missing`, the largest first, so that no large one is left alone at the end."""
+        """Fetch `missing`, the largest first, so that no large one is left alone at the end.
+
+        Of a hub the smallest that has bytes comes before all: it shows whether a mirror has the right ones.
+        """
         self._missing = tuple(missing)
         self._waiting.extend(sorted(missing, key=lambda artifact: -artifact.size))
+        if missing[0].kind in HUB_KINDS:
+            first = min(missing, key=lambda artifact: (not artifact.size, artifact.size))
+            self._waiting.remove(first)
+            self._waiting.appendleft(first)
         with create_netrc_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
-            downloader = Downloader(http, stop=self._stop, on_skip=self._locator.record_and_report_skipped_mirror)
+            downloader = Downloader(
+                http,
+                stop=self._stop,
+                on_skip=self._locator.record_and_report_skipped_mirror,
+                wrong_mirrors=self._store.list_recent_wrong_mirrors(),
+                on_wrong_bytes=self._record_wrong_mirror,
+            )
             threads = [
                 threading.Thread(target=self._work, name="fetch", args=(downloader,), daemon=True)
                 for __ in range(min(jobs, len(missing)))
@@ -153,6 +173,8 @@ class _Fetch:
             try:
                 for thread in threads:
                     thread.start()
+                    while missing[0].kind in HUB_KINDS and thread.is_alive() and not (self.fetched or self.failures):
+                        thread.join(0.05)
                 for thread in threads:
                     while thread.is_alive():
                         thread.join(0.2)
@@ -160,6 +182,10 @@ class _Fetch:
                 self._stop.set()
         if self._broken:
             raise self._broken
+
+    def _record_wrong_mirror(self, mirror: str, reason: str) -> None:
+        self._store.record_wrong_mirror(mirror)
+        self._locator.record_and_report_skipped_mirror(mirror, reason)
 
     def _work(self, downloader: Downloader) -> None:
         while not self._stop.is_set() and self._waiting:
@@ -268,22 +294,44 @@ def _create_fetch_error(failures: Mapping[Artifact, tuple[FailedAttempt, ...]], 
     alike: dict[tuple[FailedAttempt, ...], list[Artifact]] = {}
     for artifact, tries in failures.items():
         alike.setdefault(tries, []).append(artifact)
-    lines, outdated = [], []
+    lines, steps = [], []
     for tries, files in alike.items():
         names = ", ".join(artifact.file.rpartition("/")[2] for artifact in files)
         gone = all(one.http_status in (404, 410) for one in tries)
         lost = _("no source offers {files} any more (yanked or superseded)").format(files=names)
+        if files[0].kind in HUB_KINDS:
+            repo, __, commit = files[0].origin.partition("/")[2].partition(" ")
+            lost = _("commit {commit} of {repo} is gone, or has lost {files}").format(
+                commit=commit[:12], repo=repo, files=names
+            )
+            gone = _has_hub_lost(files[0].kind, tries)
+            if any(one.http_status in (401, 403) for one in tries):
+                names = _("{repo} is gated or private: {files}").format(repo=repo, files=names)
+                steps.append(format_gated_repo_step(repo, f"rlbox fetch {target}"))
         lines.append(lost if gone else names)
         lines += [f"  {one.mirror}: {one.reason}" for one in tries]
-        outdated += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
+        steps += [f"rlbox lock {target} --upgrade {artifact.name}" for artifact in files if gone]
     count = len(failures)
     return WorkFailed(
         ngettext("{count} file cannot be fetched\n{lines}", "{count} files cannot be fetched\n{lines}", count).format(
             count=count, lines=join("\n", (join("", ("  ", line)) for line in lines))
         ),
-        next_step=" && ".join(outdated)
+        next_step=join(" && ", dict.fromkeys(steps))
         or _("check the network, then continue with: rlbox fetch {target}").format(target=target),
     )
+
+
+def _has_hub_lost(kind: ArtifactKind, tries: Iterable[FailedAttempt]) -> bool:
+    """Return whether the hub and its mirrors say so, those that answer; ModelScope need not have what the hub has."""
+    asked = [one for one in tries if kind == "modelscope" or one.mirror != MODELSCOPE_MIRROR]
+    statuses = {one.http_status for one in asked if one.http_status}
+    return bool(statuses) and statuses <= {404, 410}
+
+
+def format_gated_repo_step(repo: str, command: str) -> str:
+    return _(
+        "accept the terms at {url}, write HF_TOKEN of an account with access into .env or export it, then: {command}"
+    ).format(url=f"{HUB_URL}/{repo}", command=command)
 
 
 @dataclass(frozen=True, kw_only=True)

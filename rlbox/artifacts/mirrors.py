@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.engine.reference import parse_reference
@@ -15,6 +15,7 @@ from rlbox.i18n import _
 from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, Artifact, TorchWheelGroup
 from rlbox.target.target import Base
+from rlbox.values import Secret
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,10 @@ def select_find_links_wheels_of_group(group: TorchWheelGroup, network_settings: 
 FILE_URL_KINDS = ("http", "huggingface", "cuda-apt", "conda")
 """Kinds whose rules stand for a part of any file's address."""
 _NAME = re.compile(r"[-_.]+")
+HUB_KINDS = ("huggingface", "modelscope")
+"""Kinds of artifacts that are files of a repository on a hub."""
+HUB_URL = "https://huggingface.co"
+MODELSCOPE_URL, MODELSCOPE_MIRROR = "https://modelscope.cn", "modelscope.cn"
 SHARED_ARCHIVES = ("debian", "debian-security", "ubuntu")
 """Archives that mirrors have under their own names; a lock names any other by its address."""
 MirrorName = str
@@ -93,12 +98,14 @@ class MachineSourceSettings:
     """What the machine's own clients are set to.
 
     `default_index` is uv's own Python index, empty when nobody asked for it; the names of apt archives are `debian`,
-    `debian-security`.
+    `debian-security`. `hub_endpoint` is HF_ENDPOINT; it and the hub itself get `hub_token`, and no mirror does.
     """
 
     network_settings: NetworkSettings = field(default_factory=NetworkSettings)
     default_index: str = ""
     url_by_apt_archive: Mapping[str, str] = field(default_factory=dict)
+    hub_endpoint: str = ""
+    hub_token: Secret | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +114,14 @@ class FileOrPage:
 
     `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
     file itself (empty). `mirror` is its name for people; `named_by` says where it comes from: a rule of the `profile`,
-    a setting of the `machine`, the `target`, or a client's own `default`.
+    a setting of the `machine`, the `target`, or a client's own `default`. `token` is sent to that place as a bearer.
     """
 
     mirror: MirrorName
     url: str
     page_at_url: Literal["", "flat", "index"] = ""
     named_by: Literal["default", "machine", "profile", "target"] = "profile"
+    token: Secret | None = None
 
 
 def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileOrPage]:
@@ -134,6 +142,8 @@ def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSou
                     yield FileOrPage(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
+        case "huggingface" | "modelscope":
+            yield from _list_hub_places(artifact, profile, machine)
         case "oci" | "git" | "compiled":
             return
 
@@ -211,6 +221,42 @@ def _machine_indexes(
         yield _("uv's default index"), machine.default_index, "default"
     for url in _remote_extra_indexes(site):
         yield _("an extra index of this machine"), url, "machine"
+
+
+def _list_hub_places(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> tuple[FileOrPage, ...]:
+    """Return HF_ENDPOINT, the hub, its mirrors of the profile, and ModelScope, which may have the same bytes."""
+    repo, __, commit = artifact.origin.partition(" ")
+    places = []
+    if artifact.kind == "huggingface":
+        path = format_hub_file_path(repo, commit, artifact.file)
+        places = list_hub_endpoints(profile, machine.hub_endpoint, machine.hub_token)
+        places = [replace(place, url=place.url + path) for place in places]
+        commit = "master"  # its commits are not those of the hub
+    places.append(FileOrPage(mirror=MODELSCOPE_MIRROR, url=format_modelscope_file_url(repo, commit, artifact.file)))
+    return tuple(places)
+
+
+def list_hub_endpoints(profile: Profile, hub_endpoint: str, token: Secret | None) -> list[FileOrPage]:
+    """Return the places that speak the hub's API, in fail-over order and each once; `url` has no slash at its end."""
+    own = hub_endpoint.rstrip("/")
+    endpoints = [FileOrPage(mirror=urlsplit(own).netloc, url=own, named_by="machine", token=token)] if own else []
+    endpoints.append(FileOrPage(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
+    endpoints += (
+        FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, HUB_URL).rstrip("/"))
+        for rule in profile.rule
+        if rule.kind == "huggingface" and rule.url and HUB_URL.startswith(rule.match)
+    )
+    return list({place.url: place for place in reversed(endpoints)}.values())[::-1]
+
+
+def format_hub_file_path(kind_and_repo: str, commit: str, path: str) -> str:
+    """Return the path of a file below an endpoint of the hub; `kind_and_repo` is `models/REPO` or `datasets/REPO`."""
+    return f"/{kind_and_repo.removeprefix('models/')}/resolve/{commit}/{quote(path)}"
+
+
+def format_modelscope_file_url(kind_and_repo: str, revision: str, path: str) -> str:
+    query = urlencode({"Revision": revision, "FilePath": path})
+    return f"{MODELSCOPE_URL}/api/v1/{kind_and_repo}/repo?{query}"
 
 
 def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["machine", "profile", "target"]:

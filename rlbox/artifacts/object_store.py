@@ -1,7 +1,8 @@
 """Content-addressed store of files: each is complete and correct under its sha256, or absent.
 
-`objects/sha256/ab/<hex>` holds the files, `partial/<hex>` unfinished ones, `names/` the files of each fetched lock. A
-partial file carries a kernel lock while a process writes it, so that a file is downloaded once, however many want it.
+`objects/sha256/ab/<hex>` holds the files, `partial/<hex>` unfinished ones, `names/` the files of each fetched lock,
+`snapshots/` the folders of models and data sets, as links. A partial file carries a kernel lock while a process writes
+it, so that a file is downloaded once, however many want it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held
-from rlbox.system.files import cache_path, compute_file_sha256, hardlink_or_make_readonly_copy
+from rlbox.system.files import cache_path, compute_file_sha256, hardlink_or_make_readonly_copy, write_atomic
 
 _BLOCK = 1 << 20
 _NAME = re.compile(r"[0-9a-f]{64}")
+_WRONG_MIRROR_S = 86_400.0
 _SEAL_NS = 315_532_800 * 10**9
 """Time stamp of an object that was verified (1980-01-01): whoever writes to it changes the stamp, and is found out."""
 
@@ -34,14 +36,15 @@ def resolve_store_dir(store_option: str | None) -> Path:
 class PartialObject:
     """An object being written, continued where an earlier writer stopped; nobody else writes it meanwhile.
 
-    `size` is in bytes. What is there when the block ends without `commit` stays for the next writer.
+    `size` is in bytes, `begun_by` the mirror of its first byte, empty where another process wrote it. What is there
+    when the block ends without `commit` stays for the next writer.
     """
 
     def __init__(self, handle: int, path: Path, final: Path) -> None:
         self._file = os.fdopen(handle, "r+b", buffering=0)
         self._path, self._final = path, final
         self._sum = hashlib.sha256()
-        self.size = 0
+        self.size, self.begun_by = 0, ""
         self._kept = False
         while block := self._file.read(_BLOCK):
             self._sum.update(block)
@@ -103,6 +106,10 @@ class ObjectStore:
 
     def __init__(self, root: Path, *, seals: bool = True) -> None:
         self.root, self._seals = root, seals
+
+    @property
+    def snapshots_dir(self) -> Path:
+        return self.root / "snapshots"
 
     def path(self, digest: str) -> Path:
         return self.root / "objects/sha256" / digest[:2] / digest
@@ -175,6 +182,15 @@ class ObjectStore:
             draft.truncate()
             return draft._commit_link_if_sha256_matches(path)
 
+    def record_wrong_mirror(self, mirror: str) -> None:
+        """Remember that a mirror gave wrong bytes, also after this process was killed."""
+        write_atomic(self.root / "wrong-mirrors" / mirror.replace("/", "_"), "")
+
+    def list_recent_wrong_mirrors(self) -> list[str]:
+        """Return the mirrors that gave wrong bytes in the last day."""
+        since = time.time() - _WRONG_MIRROR_S
+        return [path.name for path in (self.root / "wrong-mirrors").glob("*") if path.stat().st_mtime > since]
+
     def link_object(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
 
@@ -193,6 +209,15 @@ class ObjectStore:
             ) from error
         finally:
             draft.unlink(missing_ok=True)
+
+    def link_verified_object_unless_intact(self, digest: str, size: int, path: Path) -> None:
+        """Link an object that was verified, unless `path` is such a link or copy and nobody has written to it since."""
+        with suppress(OSError):
+            facts = path.lstat()
+            if facts.st_size == size and facts.st_mtime_ns == _SEAL_NS:
+                return
+        self.link_object(digest, path)
+        os.utime(path, ns=(_SEAL_NS, _SEAL_NS))  # of a copy
 
     def remove(self, digest: str) -> None:
         self.path(digest).unlink(missing_ok=True)

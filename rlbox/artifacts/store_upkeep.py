@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rlbox.artifacts.base_image import list_base_files_in_stored_manifests
 from rlbox.artifacts.object_store import ObjectStore, create_unwritable_store_error
+from rlbox.config.hub import load_hub_lock
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json
@@ -22,7 +23,7 @@ from rlbox.i18n import _
 from rlbox.system.file_lock import open_lock_unless_held, require_unlocked
 from rlbox.system.files import cache_path, compute_file_sha256, write_atomic
 from rlbox.system.safe_files import remove_tree, walk_non_directories
-from rlbox.target.artifact import Artifact, list_all_artifacts_with_repeats
+from rlbox.target.artifact import Artifact, list_all_artifacts_with_repeats, list_hub_artifacts
 from rlbox.target.lock import load_lock
 
 _SCHEMA = 1
@@ -37,7 +38,10 @@ class FetchedLock(NamedTuple):
 
 
 def record_fetched_lock(store: ObjectStore, target: str, lock_path: Path) -> None:
-    """Write down that the store has files of a lock; `MachineError` when it cannot be written."""
+    """Write down that the store has files of a lock of a target or a job, `target`.
+
+    `MachineError` when it cannot be written.
+    """
     mark = hashlib.sha256(str(lock_path).encode()).hexdigest()[:8]
     text = json.dumps({"schema": _SCHEMA, "target": target, "lock": str(lock_path)}, ensure_ascii=False)
     try:
@@ -55,6 +59,9 @@ def list_fetched_locks(store: ObjectStore) -> Iterator[FetchedLock]:
 
 
 def _list_files(store: ObjectStore, lock_path: Path) -> tuple[Artifact, ...]:
+    if lock_path.name.endswith(".lock.json"):
+        hub_lock = load_hub_lock(lock_path)
+        return list_hub_artifacts(hub_lock.repos) if hub_lock else ()
     lock = load_lock(lock_path)
     if lock is None:
         return ()
@@ -93,6 +100,8 @@ def collect_digests_used_by_any_project(store: ObjectStore, project: Project) ->
     Raises SpecError: A lock cannot be read, so that nobody knows what it uses.
     """
     own = {project.own_or_shipped_lock_file(name) for name in project.target_files()}
+    own |= {project.own_or_shipped_hub_lock_file("target", name) for name in project.target_files()}
+    own |= {project.own_or_shipped_hub_lock_file("job", name) for name in project.job_files()}
     used = {file.sha256 for path in sorted(own) for file in _list_files(store, path)}
     for known in list_fetched_locks(store):
         used |= {file.sha256 for file in _list_files(store, known.lock_path)}
@@ -154,12 +163,16 @@ _NO_CACHE = ("locks", "places", "store")
 """Folders below the cache folder that have their own commands, or are in use."""
 
 
-def find_unused_rlbox_cache_entries(unused_for_s: float) -> dict[Path, int]:
-    """Return the entries of caches of which no file was read or written for `unused_for_s`, with their bytes."""
+def find_unused_rlbox_cache_entries(unused_for_s: float, store: ObjectStore) -> dict[Path, int]:
+    """Return the entries of caches of which no file was read or written for `unused_for_s`, with their bytes.
+
+    Snapshots of models and data sets are among them: a run marks those that it uses.
+    """
     oldest = time.time() - unused_for_s
     unused = {}
-    for cache in _list_directory(cache_path()):
-        for entry in _list_directory(cache) if cache.name not in _NO_CACHE else ():
+    caches = [cache for cache in _list_directory(cache_path()) if cache.name not in _NO_CACHE]
+    for cache in (*caches, store.snapshots_dir):
+        for entry in _list_directory(cache):
             stats = [entry.lstat(), *(row for _, row in walk_non_directories(entry))]
             if all(_last_use_s(row) < oldest for row in stats):
                 unused[entry] = sum(map(_freed_bytes, stats))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,6 +20,8 @@ from rlbox.artifacts.egress import (
     map_phases_to_contacted_hosts,
     probe_redirect_and_listed_hosts_by_url,
 )
+from rlbox.artifacts.hub_files import HubOwner, create_no_hub_entry_error, is_job_and_no_target, load_hub_owner
+from rlbox.artifacts.hub_lock import HubResolver, find_hub_token, lock_hub_entries
 from rlbox.artifacts.locator import (
     format_probes,
     list_unavailable_source_kinds,
@@ -41,8 +44,11 @@ from rlbox.cli.options import (
     place_option,
     sources_option,
     target_argument,
+    target_or_job_argument,
 )
+from rlbox.config.hub import HubLock
 from rlbox.config.project import Project
+from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import map_packages_to_version_or_empty
@@ -52,6 +58,7 @@ from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict_unless_forced
 from rlbox.run.backend import SingleMachinePlace
+from rlbox.system.files import write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.target.artifact import Artifact, list_install_artifacts
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
@@ -61,12 +68,14 @@ _DIRECTORY = click.Path(path_type=Path)
 
 
 @click.command("lock")
-@target_argument
+@target_or_job_argument
 @click.argument("packages", metavar="[NAME]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when the lock would change.")
 @click.option("--offline", is_flag=True, help="With --check: compare with the spec only, without asking an index.")
 @click.option(
-    "--upgrade", is_flag=True, help="Move the packages NAME to their newest versions, all when none is named."
+    "--upgrade",
+    is_flag=True,
+    help="Move the packages and [[hub]] entries NAME to their newest versions, all when none is named.",
 )
 @sources_option
 @dry_run_option
@@ -75,6 +84,9 @@ def lock_target_or_check_lock(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources_profile: str
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
+
+    Models and data sets, the [[hub]] entries of a target or a JOB, are pinned with the commit and the sha256 of each
+    file, in hub.lock.json next to the target or JOB.lock.json next to the job.
 
     Versions in the existing lock are kept unless the spec or --upgrade moves them; a lock that fits its spec is left
     alone.
@@ -89,12 +101,68 @@ def lock_target_or_check_lock(
         raise click.UsageError(
             _("NAME requires --upgrade, --offline requires --check; --check and --upgrade cannot be combined")
         )
+    is_job = is_job_and_no_target(app.project, name)
+    owner = load_hub_owner(app.project, "job" if is_job else "target", name)
     if check:
-        return _check(app, name, offline, sources_profile)
+        _require_current_hub_lock(app, owner, offline, sources_profile)
+        if not is_job:
+            return _check(app, name, offline, sources_profile)
+        app.output({"job": name, "lock": "current"}, _("{name}  lock is current").format(name=name))
+        return 0
     moved = UpgradeRequest(all_packages=upgrade and not packages, packages=frozenset(packages))
+    if is_job:
+        return _lock_job(app, owner, moved, sources_profile)
+    if owner.entries:
+        _lock_hub(app, owner, moved, sources_profile)
+    hub_names = {entry.name for entry in owner.entries}
+    moved = dataclasses.replace(moved, packages=moved.packages - hub_names)
     before, lock = _relock(app, name, moved, sources_profile)
-    require_known_packages(packages, before, lock)
+    require_known_packages([package for package in packages if package not in hub_names], before, lock)
     return _report_lock(app, lock, changed=write_and_report_lock(app, before, lock))
+
+
+def _create_hub_resolver(app: App, owner: HubOwner, sources_profile: str) -> HubResolver:
+    profile = load_profile(app.project, sources_profile or owner.sources_profile)
+    return HubResolver(owner=owner.name, profile=profile, token=find_hub_token(app.project))
+
+
+def _require_current_hub_lock(app: App, owner: HubOwner, offline: bool, sources_profile: str) -> None:
+    repos = owner.require_locked_repos()
+    if repos and not offline:
+        resolver = _create_hub_resolver(app, owner, sources_profile)
+        for entry, repo in zip(owner.entries, repos, strict=True):
+            resolver.require_unchanged(entry, repo)
+
+
+def _lock_hub(app: App, owner: HubOwner, moved: UpgradeRequest, sources_profile: str) -> HubLock:
+    previous = owner.load_lock_or_empty()
+    resolver = _create_hub_resolver(app, owner, sources_profile)
+    lock = lock_hub_entries(owner.entries, previous, moved.allows, resolver)
+    for repo in lock.repos:
+        count, size = len(repo.files), decimal_size_text(repo.size)
+        line = _("hub.{name}: {repo} {commit}, {count} files, {size}")
+        app.print_status(line.format(name=repo.name, repo=repo.repo, commit=repo.commit[:12], count=count, size=size))
+    if lock != previous and not app.dry_run:
+        write_atomic(app.project.own_hub_lock_file_to_write(owner.kind, owner.name), lock.to_json_text())
+    return lock
+
+
+def _lock_job(app: App, owner: HubOwner, moved: UpgradeRequest, sources_profile: str) -> int:
+    names = sorted(entry.name for entry in owner.entries)
+    if not names:
+        raise create_no_hub_entry_error(app.project, owner.name)
+    if unknown := sorted(moved.packages - {*names}):
+        what = _("job {job} has no [[hub]] entry {name!r}{near}")
+        what = what.format(job=owner.name, name=unknown[0], near=did_you_mean_hint(unknown[0], names))
+        raise SpecError(what, next_step=f"rlbox show {owner.name}")
+    lock = _lock_hub(app, owner, moved, sources_profile)
+    data = {"job": owner.name, "hub": {repo.name: repo.commit for repo in lock.repos}}
+    path = app.project.own_hub_lock_file_to_write("job", owner.name)
+    if app.dry_run:
+        return app.print_dry_run(data, "", _("write {path}").format(path=path))
+    app.output(data, str(path))
+    app.print_next(f"rlbox fetch {owner.name}")
+    return 0
 
 
 def _check(app: App, name: str, offline: bool, sources_profile: str) -> int:
@@ -150,7 +218,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 
 
 @click.command("fetch")
-@target_argument
+@target_or_job_argument
 @click.option("--export", "export_dir", metavar="DIR", type=_DIRECTORY, help="Then put the files into DIR.")
 @click.option(
     "--import", "import_dir", metavar="DIR", type=_DIRECTORY, help="Take the files from an export; no other network."
@@ -163,6 +231,9 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 @pass_app_with_shared_options
 def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
+
+    The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the hub, the mirrors of the sources
+    profile or ModelScope, the first that has the locked bytes. Runs get them as a folder without network.
 
     With --place here, it fetches only the files that `rlbox apply` uses, without operating system and base image.
 

@@ -55,6 +55,7 @@ def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
 
 complete_target = _complete_by(lambda ctx, project: project.target_files())
 complete_job = _complete_by(lambda ctx, project: project.job_files())
+complete_target_or_job = _complete_by(lambda ctx, project: [*project.target_files(), *project.job_files()])
 complete_sources = _complete_by(lambda ctx, project: project.source_profile_files())
 complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.target_files()])
 complete_profile = _complete_by(_list_profiles)
@@ -137,6 +138,7 @@ place_option = click.option(
     help="In a container, or directly on this machine.",
 )
 target_argument = click.argument("name", metavar="TARGET", shell_complete=complete_target)
+target_or_job_argument = click.argument("name", metavar="TARGET|JOB", shell_complete=complete_target_or_job)
 optional_target_argument = click.argument("name", metavar="[TARGET]", required=False, shell_complete=complete_target)
 run_argument = click.argument("name", metavar="[RUN]", required=False, shell_complete=complete_run)
 NON_NEGATIVE = click.FloatRange(min=0, max=1_000_000_000)

@@ -106,7 +106,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
     """
     images, store = _find_spare_images(app), ObjectStore(resolve_store_dir(None))
     objects = find_unused_objects_and_partials(store, app.project)
-    caches = find_unused_rlbox_cache_entries(UNUSED_S)
+    caches = find_unused_rlbox_cache_entries(UNUSED_S, store)
     object_bytes, cache_bytes = sum(objects.values()), sum(caches.values())
     lines = format_would_remove_lines(images)
     if objects:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rlbox.config.packs import Pack
 from rlbox.errors import SpecError
@@ -68,6 +69,15 @@ class Project:
     def own_lock_file_to_write(self, name: str) -> Path:
         """Return where a target's lock is written: the project's folder, also for a target that rlbox ships."""
         return self.folder / "images" / name / "lock.json"
+
+    def own_or_shipped_hub_lock_file(self, kind: Literal["target", "job"], name: str) -> Path:
+        """Return where the models and data sets of a target or a job are locked."""
+        own = self.own_hub_lock_file_to_write(kind, name)
+        spec = self.require_target_file(name) if kind == "target" else self.require_job_file(name)
+        return own if own.is_file() else spec.with_name(own.name)
+
+    def own_hub_lock_file_to_write(self, kind: Literal["target", "job"], name: str) -> Path:
+        return self.folder / (f"images/{name}/hub.lock.json" if kind == "target" else f"jobs/{name}.lock.json")
 
     def require_patch_files(self, target_name: str, patch_file_names: Sequence[str]) -> list[Path]:
         """Return a target's patches, in the folder `patches/` beside its spec; `SpecError` when one is missing."""

@@ -1,4 +1,4 @@
-"""What `rlbox fetch` does."""
+"""What `rlbox fetch` does: the files of a target's image and of its models, or the models of a job."""
 
 from __future__ import annotations
 
@@ -15,13 +15,26 @@ from rlbox.artifacts.fetch import (
     refuse_missing_compiled_wheels,
     require_disk_space,
 )
+from rlbox.artifacts.hub_files import (
+    HubOwner,
+    create_hub_url_finder,
+    create_no_hub_entry_error,
+    is_job_and_no_target,
+    link_hub_snapshot,
+    load_hub_owner,
+)
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.errors import WorkFailed
 from rlbox.i18n import _, join
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
-from rlbox.target.artifact import Artifact, list_artifacts_without_os_and_rlbox, list_install_artifacts
+from rlbox.target.artifact import (
+    Artifact,
+    list_artifacts_without_os_and_rlbox,
+    list_hub_artifacts,
+    list_install_artifacts,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +49,15 @@ class FetchOptions:
     import_dir: Path | None = None
 
 
-def fetch_export_or_import_files(app: App, target_name: str, options: FetchOptions) -> int:
-    fetch = _TargetFetch(app, load_image_plan(app.project, target_name), options)
+def fetch_export_or_import_files(app: App, name: str, options: FetchOptions) -> int:
+    """Fetch for a target, or a job where no target has that name."""
+    if is_job_and_no_target(app.project, name):
+        owner = load_hub_owner(app.project, "job", name)
+        if not owner.entries:
+            raise create_no_hub_entry_error(app.project, name)
+        fetch = _Fetch(app, None, owner, options)
+    else:
+        fetch = _Fetch(app, load_image_plan(app.project, name), load_hub_owner(app.project, "target", name), options)
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):
             require_writable_or_creatable_directory(options.export_dir, "--export")
@@ -50,38 +70,46 @@ def fetch_export_or_import_files(app: App, target_name: str, options: FetchOptio
     return 0
 
 
-class _TargetFetch:
-    def __init__(self, app: App, plan: ImagePlan, options: FetchOptions) -> None:
-        self._app, self._options = app, options
-        self._lock = plan.require_current_lock()
+class _Fetch:
+    def __init__(self, app: App, plan: ImagePlan | None, owner: HubOwner, options: FetchOptions) -> None:
+        """`plan` is that of a target's image; without it, the files of a job, `owner`, are fetched."""
+        self._app, self._owner, self._options, self._name = app, owner, options, owner.name
+        self._lock = lock = plan.require_current_lock() if plan else None
         self._store = ObjectStore(resolve_store_dir(options.store_dir), seals=not app.dry_run)
-        self._profile = options.sources_profile or plan.sources_profile
-        self._has_base_image = "@" in self._lock.base and not options.inplace_only
-        files = (
-            list_artifacts_without_os_and_rlbox(self._lock)
-            if options.inplace_only
-            else list_install_artifacts(self._lock)
-        )
+        self._profile = options.sources_profile or owner.sources_profile
+        self._base_image = lock.base if lock and "@" in lock.base and not options.inplace_only else ""
+        self._repos = owner.require_locked_repos()
+        files: tuple[Artifact, ...] = ()
+        if lock:
+            files = list_artifacts_without_os_and_rlbox(lock) if options.inplace_only else list_install_artifacts(lock)
         # each once, without those that have the bytes of an earlier one
-        self._files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+        self._image_files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
+        self._hub_files = tuple({file.sha256: file for file in list_hub_artifacts(self._repos)}.values())
+        self._files = (*self._image_files, *self._hub_files)
 
     def _list_known_base_files(self) -> tuple[Artifact, ...]:
-        if not self._has_base_image:
+        if not (self._base_image and self._lock):
             return ()
-        return list_base_files_in_stored_manifests(self._store, self._lock.base, self._lock.platform)
+        return list_base_files_in_stored_manifests(self._store, self._base_image, self._lock.platform)
 
     def _record(self) -> None:
-        path = self._app.project.own_or_shipped_lock_file(self._lock.target)
-        record_fetched_lock(self._store, self._lock.target, path)
+        if self._lock:
+            record_fetched_lock(self._store, self._name, self._app.project.own_or_shipped_lock_file(self._name))
+        if self._repos:
+            record_fetched_lock(self._store, self._name, self._owner.lock_path)
+
+    def _link_snapshots(self) -> dict[str, str]:
+        return {repo.name: str(link_hub_snapshot(self._store, repo)) for repo in self._repos}
 
     def report_dry_run(self) -> int:
-        app, options, store, lock = self._app, self._options, self._store, self._lock
+        app, options, store = self._app, self._options, self._store
         base = self._list_known_base_files()
         files = (*base, *self._files)
         rows = measure_groups_and_total(files, store.is_present_and_verified)
-        if unknown := self._has_base_image and not base:
+        if unknown := bool(self._base_image) and not base:
             app.add_dry_run_unchecked(
-                _("its manifest is not in the store"), _("files of the base image {image}").format(image=lock.base)
+                _("its manifest is not in the store"),
+                _("files of the base image {image}").format(image=self._base_image),
             )
         missing = [file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
         if options.import_dir:
@@ -92,7 +120,7 @@ class _TargetFetch:
             would = _("fetch {count} files and the base image") if unknown else _("fetch {count} files")
             would = would.format(count=len(missing))
             with app.collecting_refusals_if_dry_run("store"):
-                refuse_missing_compiled_wheels(missing, store, lock.target)
+                refuse_missing_compiled_wheels(missing, store, self._name)
         with app.collecting_refusals_if_dry_run("store"):
             require_disk_space(store, missing)
         if not missing and not unknown:
@@ -103,16 +131,21 @@ class _TargetFetch:
         if options.export_dir:
             would = _("{action}, and export it to {folder}").format(action=would, folder=options.export_dir)
         data = [asdict(row) for row in rows]
-        facts = {"target": lock.target, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
+        facts = {self._owner.kind: self._name, "store": str(store.root), "groups": data[:-1], "total": data[-1]}
         return app.print_dry_run(facts, format_group_sizes(rows), would)
 
     def fetch_and_export_files(self) -> None:
-        app, store, lock, export_dir = self._app, self._store, self._lock, self._options.export_dir
-        base = fetch_base_image_if_any(app, lock, store, self._profile) if self._has_base_image else ()
+        app, store, export_dir, jobs = self._app, self._store, self._options.export_dir, self._options.jobs
+        lock = self._lock if self._base_image else None
+        base = fetch_base_image_if_any(app, lock, store, self._profile) if lock else ()
         self._record()
-        result = fetch_missing_with_progress(
-            app, self._files, store, self._profile, lock.target, jobs=self._options.jobs
-        )
+        result = fetch_missing_with_progress(app, self._image_files, store, self._profile, self._name, jobs=jobs)
+        if self._hub_files:
+            finder = create_hub_url_finder(app, self._profile)
+            result += fetch_missing_with_progress(
+                app, self._hub_files, store, self._profile, self._name, url_finder=finder, jobs=jobs
+            )
+        snapshots = self._link_snapshots()
         if export_dir:
             files = (*base, *self._files)
             app.print_status(
@@ -125,7 +158,7 @@ class _TargetFetch:
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
             _("{target}  {count} files, {size}: {present} present, {fetched} fetched ({fetched_size})").format(
-                target=lock.target,
+                target=self._name,
                 count=result.present + result.fetched,
                 size=size,
                 present=result.present,
@@ -137,14 +170,16 @@ class _TargetFetch:
             _("  {size} from {mirror}").format(size=f"{decimal_size_text(count):>9}", mirror=mirror)
             for mirror, count in result.by_mirror.items()
         ]
+        lines += [f"  {name}: {folder}" for name, folder in snapshots.items()]
         lines += [_("exported to {folder}").format(folder=export_dir)] if export_dir else []
         exported = str(export_dir) if export_dir else None
-        data = {"target": lock.target, "store": str(store.root), **asdict(result), "exported": exported}
+        data = {self._owner.kind: self._name, "store": str(store.root), **asdict(result), "exported": exported}
+        data |= {"hub": snapshots} if snapshots else {}
         app.output(data, join("\n", lines))
         self._print_next_step()
 
     def import_files(self, directory: Path) -> None:
-        store, lock, export = self._store, self._lock, _open_export(directory)
+        store, export = self._store, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
             if store.is_present_and_verified(digest):
@@ -166,27 +201,28 @@ class _TargetFetch:
             )
         self._record()
         missing = [file.file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
-        missing += [lock.base] if self._has_base_image and not base else []
+        missing += [self._base_image] if self._base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""
             raise WorkFailed(
                 _("the export does not hold: {missing}").format(missing=", ".join(missing)),
                 where=str(directory),
                 next_step=_("make it from the same lock: rlbox fetch {target}{place} --export DIR").format(
-                    target=lock.target, place=place
+                    target=self._name, place=place
                 ),
             )
-        data = {"target": lock.target, "store": str(store.root), "imported": imported, "present": present}
+        data = {self._owner.kind: self._name, "store": str(store.root), "imported": imported, "present": present}
+        snapshots = self._link_snapshots()
+        data |= {"hub": snapshots} if snapshots else {}
         text = _("{target}  {count} files: {present} present, {imported} imported").format(
-            target=lock.target, count=present + imported, present=present, imported=imported
+            target=self._name, count=present + imported, present=present, imported=imported
         )
         self._app.output(data, text)
         self._print_next_step()
 
     def _print_next_step(self) -> None:
-        target = self._lock.target
-        inplace = f"rlbox apply {target} --offline"
-        self._app.print_next(inplace if self._options.inplace_only else f"rlbox build {target} --hermetic")
+        build = "apply {} --offline" if self._options.inplace_only else "build {} --hermetic"
+        self._app.print_next("rlbox " + (build if self._lock else "run {}").format(self._name))
 
 
 def _open_export(directory: Path) -> ObjectStore:

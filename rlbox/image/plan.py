@@ -410,7 +410,7 @@ def _build_oci_labels(target: Target, lock: Lock | None) -> dict[str, str]:
 def compute_image_spec_checksum(target: Target) -> str:
     """Return the checksum of the completed spec, but for where files come from and how a machine is rented."""
     fields = target.model_dump(
-        mode="json", exclude={"sources": True, "vast": True, "cluster": True, "disk": {"archive"}}
+        mode="json", exclude={"sources": True, "hub": True, "vast": True, "cluster": True, "disk": {"archive"}}
     )
     for group in fields["stack"]:  # a key that came later: what says nothing by it is the spec it was
         if not group["compile"]:

@@ -2,7 +2,8 @@
 
 Command words, addresses, paths and patterns may hold placeholders: `{param.NAME}`, `{port.NAME}`, `{run}` (run
 directory), `{job}` (the job's own programs), `{data}` (data disk), `{python}` (the stack's interpreter), `{rlbox}`
-(rlbox's own) and, with a table `[source]`, `{source}` (the framework's tree).
+(rlbox's own), with a table `[source]`, `{source}` (the framework's tree), and with `[[hub]]`, `{hub.NAME}` (the folder
+of a locked model or data set, else the name of its repository).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
+from rlbox.config.hub import HubEntry, find_repeated_hub_names
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     EnvName,
@@ -249,6 +251,7 @@ class Job(SpecModel):
         (), description="names of required secrets; stages and services list the ones they get"
     )
     optional_secrets: tuple[EnvName, ...] = Field((), description="names of secrets to pass if they are set")
+    hub: tuple[HubEntry, ...] = Field((), description="models and data sets that rlbox locks and fetches: {hub.NAME}")
     ports: dict[ParamName, Port] = Field(default_factory=dict, description="port numbers by name, 1024 to 65535")
     env: dict[EnvName, str] = Field(
         default_factory=dict, description="environment variables of all stages and services"
@@ -264,7 +267,7 @@ class Job(SpecModel):
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
-        problems += [*_secret_problems(self), *_placeholder_problems(self)]
+        problems += [*_secret_problems(self), *_placeholder_problems(self), *find_repeated_hub_names(self.hub)]
         if self.fits:
             problems += find_fits_formula_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:

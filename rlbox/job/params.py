@@ -30,12 +30,14 @@ class ParamValues:
     """The parameters that hold for one run, and the profile they came from (empty: none; several: joined by `+`).
 
     `params` are as the command gets them, numbers in the unit it wants; `origins` say where each came from: `default`,
-    `profile NAME`, `resume` or `--set`.
+    `profile NAME`, `resume` or `--set`. `hub` has what `{hub.NAME}` stands for where that is not the repository of an
+    entry: the folder of its snapshot, as the run's processes see it.
     """
 
     profile: str
     params: Mapping[str, Scalar]
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    hub: Mapping[str, str] = field(default_factory=dict)
 
 
 def resolve_params(job: Job, profiles: str | Iterable[str], settings: Mapping[str, str]) -> ParamValues:
@@ -77,6 +79,7 @@ def apply_overrides(
         profile=values.profile,
         params={**values.params, **params},
         origins={**values.origins, **{name: pair[1] for name, pair in given.items()}},
+        hub=values.hub,
     )
 
 

@@ -53,8 +53,8 @@ class ProcessPaths:
 class PlaceholderFiller:
     """Replaces the placeholders of one job by their values.
 
-    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}`, `{rlbox}` and
-    `{attempt}`; what came by `--set` stands for itself.
+    A parameter's text from the job file may itself name `{run}`, `{job}`, `{data}`, `{python}`, `{rlbox}`, `{attempt}`
+    and `{hub.NAME}`; what came by `--set` stands for itself.
     """
 
     def __init__(self, job: Job, values: ParamValues, paths: ProcessPaths, attempt: int = 1) -> None:
@@ -65,6 +65,8 @@ class PlaceholderFiller:
         self._source = self._known.pop("source")
         if job.source:
             self._known["source"] = self._source or job.source.installed
+        self._known |= {f"hub.{entry.name}": entry.repo for entry in job.hub}
+        self._known |= {f"hub.{name}": folder for name, folder in values.hub.items()}
         own = {name: format_argument_without_unit(job.params[name], value) for name, value in values.params.items()}
         self._optional = {f"{{param.{name}}}" for name, value in values.params.items() if isinstance(value, bool)}
         typed = {name for name, origin in values.origins.items() if origin == SET}
@@ -104,6 +106,22 @@ class PlaceholderFiller:
         if self._source and self._source not in folders and (creates_pythonpath_for_source or _PYTHONPATH in env):
             env[_PYTHONPATH] = ":".join([self._source, *folders])
         return env
+
+
+def _fill_hub_in_params(job: Job, values: ParamValues) -> ParamValues:
+    """Return parameters with folders and repositories in place of `{hub.NAME}`, as people read them in a plan."""
+    known = {f"{{hub.{entry.name}}}": entry.repo for entry in job.hub}
+    known |= {f"{{hub.{name}}}": folder for name, folder in values.hub.items()}
+    params = {name: known.get(str(value), value) for name, value in values.params.items()}
+    kept = {name: value for name, value in values.params.items() if values.origins.get(name) == SET}
+    return replace(values, params={**params, **kept})
+
+
+def find_used_hub_names(job: Job, values: ParamValues) -> set[str]:
+    """Return the names of `{hub.NAME}` in stages, services and parameters of a run, and of those that it had before."""
+    params = [value for name, value in values.params.items() if values.origins.get(name) != SET]
+    words = job.model_dump(include={"env", "services", "stages"})
+    return {*re.findall(r"\{hub\.([a-z0-9_-]+)\}", f"{words} {params}"), *values.hub}
 
 
 def container_source_path_or_empty(host_folder: str) -> str:
@@ -225,6 +243,7 @@ class RunPlan:
     user must know of the run. `benign` are the lines of the fix catalogue that look bad and are not. `gpus` is what
     `--gpus` said. `network` is that which the run's processes are on (`own`: no other's), and `open` says that the user
     lets strangers reach them. `published` are the ports, by name, that the engine's machine has on its loopback.
+    `hub` is what `{hub.NAME}` stands for, where that is a folder of locked files; a container gets them read-only.
     `next_steps` are what to try once it passed, as words behind `rlbox run JOB`. `cluster` is the one whose Ray takes
     the stages' jobs, None where the run's own head does. `shift_ports` was added to each of the job's ports.
     """
@@ -256,6 +275,7 @@ class RunPlan:
     network: str = "host"
     open: bool = False
     published: Mapping[str, int] = field(default_factory=dict)
+    hub: Mapping[str, str] = field(default_factory=dict)
     next_steps: tuple[str, ...] = ()
     cluster: RunCluster | None = None
     shift_ports: int = 0
@@ -282,6 +302,7 @@ def plan_run(
     secrets: tuple[str, ...] = (),
 ) -> RunPlan:
     """Return everything that the run will do; `SpecError` says where a placeholder names nothing."""
+    values = _fill_hub_in_params(job, values)
     fill = PlaceholderFiller(job, values, paths)
     return RunPlan(
         run_id=run_id,
@@ -299,6 +320,7 @@ def plan_run(
         origins=dict(values.origins),
         units=get_unit_by_param(job),
         secrets=secrets,
+        hub=dict(values.hub),
         next_steps=job.next,
     )
 
@@ -390,7 +412,9 @@ def replan_stages_for_resume(
             ),
         )
     known = {name: value for name, value in previous_plan.params.items() if name in job.params}
-    values = ParamValues(profile=previous_plan.profile, params=known, origins=previous_plan.origins)
+    values = ParamValues(
+        profile=previous_plan.profile, params=known, origins=previous_plan.origins, hub=previous_plan.hub
+    )
     fresh = apply_overrides(job, values, False, set_options or {})
     again = apply_overrides(job, values, True, set_options or {})
     now = again if any(attempt > 1 for attempt in next_attempt_by_stage.values()) else fresh

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlbox.app import App
+from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
+from rlbox.config.hub import CONTAINER_HUB_DIR
 from rlbox.doctor.gpu_choice import choose_and_print_gpu_access, parse_image_environment, require_usable_local_gpus
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, require_image
@@ -252,6 +254,13 @@ class PreparedDocker:
 
     def _plan_container(self, plan: RunPlan, secrets: Mapping[str, Secret]) -> ContainerPlan:
         tree = plan.paths.source
+        snapshots = ObjectStore(resolve_store_dir(None)).snapshots_dir
+        mounts = [Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True)] if tree else []
+        mounts += [
+            Mount(source=str(snapshots / Path(folder).name), target=folder, read_only=True)
+            for folder in sorted(set(plan.hub.values()))
+            if folder.startswith(f"{CONTAINER_HUB_DIR}/")
+        ]
         return plan_container(
             self.image_ref or self.image.tag,
             self.image.container,
@@ -269,7 +278,7 @@ class PreparedDocker:
             ca_bundle=find_custom_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
             gpus=self.gpu_access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
-            mounts=(Mount(source=str(plan.params[SOURCE_PARAM]), target=tree, read_only=True),) if tree else (),
+            mounts=tuple(mounts),
         )
 
     def _start_container(

@@ -39,9 +39,12 @@ SPEC = "spec/"
 
 def collect_spec_texts_by_path(app: App, job: Job, target: str, fixes: Iterable[Fix]) -> dict[str, str]:
     files = {"target.toml": app.project.require_target_file(target), "job.toml": app.project.require_job_file(job.name)}
-    lock = app.project.own_or_shipped_lock_file(target)
-    if lock.exists():
-        files["lock.json"] = lock
+    locks = {
+        "lock.json": app.project.own_or_shipped_lock_file(target),
+        "hub.lock.json": app.project.own_or_shipped_hub_lock_file("target", target),
+        "job.lock.json": app.project.own_or_shipped_hub_lock_file("job", job.name),
+    }
+    files |= {name: path for name, path in locks.items() if path.exists()}
     texts = {f"{SPEC}{name}": path.read_text(encoding="utf-8") for name, path in files.items()}
     return texts | {SIGNATURES_FILE: render_signatures_json(fixes)}
 

@@ -68,6 +68,7 @@ from rlbox.run.backend import (
 )
 from rlbox.run.data_disk import load_environ_and_dotenv_masker, locate_run_store_or_exec_remotely
 from rlbox.run.exposure import plan_exposure_or_refuse
+from rlbox.run.hub import link_hub_snapshots_of_run
 from rlbox.run.inputs import (
     SPEC,
     collect_spec_texts_by_path,
@@ -111,7 +112,8 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
     secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
     run_store = backend.open_store_or_exec_remotely(app, target, secrets)
     resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
-    job, values = resolved.job, resolved.values
+    hub = link_hub_snapshots_of_run(app, resolved.job, resolved.values, target, options.place)
+    job, values = resolved.job, dataclasses.replace(resolved.values, hub=hub.folders)
     fit = _check_fit(app, job, values, target, run_store, backend, options)
     need_disk_gib = fit.required_free_disk_gib_zero_if_short if fit and not options.force else None
     prepared = backend.prepare(app, target, run_store, need_disk_gib)
@@ -126,7 +128,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         benign=list_rules_of_benign_prefixed_fixes(fixes),
         aliases=list_secret_alias_groups(fixes),
         shift_ports=options.shift_ports,
-        notes=(forced_note.format(target=target, forced=forced),) if forced else (),
+        notes=(*([forced_note.format(target=target, forced=forced)] if forced else []), *hub.notes),
     )
     plan = plan_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
@@ -199,6 +201,7 @@ def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> i
     lines: list[str] = [head.format(job=plan.job, target=plan.target, place=plan.place, profile=profile)]
     lines += [f"# {translate(line)}" for line in format_param_lines(plan.params, plan.origins, get_unit_by_param(job))]
     lines += [_("# secret {secret}").format(secret=secret) for secret in plan.secrets]
+    lines += [f"# {translate(note)}" for note in plan.notes]
     lines += [f"# {translate(line)}" for line in format_needs_lines(fit.needs, fit.capacity)] if fit else []
     for stage in plan.stages:
         if stage.name in plan.skipped:
@@ -268,8 +271,10 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
         ),
     )
     job = shift_ports(load_job(app.project, plan.job), plan.shift_ports)
-    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins)
+    values = ParamValues(profile=plan.profile, params=plan.params, origins=plan.origins, hub=plan.hub)
     resolved = backend.adapt_job_if_on_cluster(app, plan.target, job, values)
+    hub = link_hub_snapshots_of_run(app, resolved.job, resolved.values, plan.target, plan.place)
+    resolved = dataclasses.replace(resolved, values=dataclasses.replace(resolved.values, hub=hub.folders))
     tree = probe_plan_source_or_refuse_override(app, job, plan, options.param_settings)
     secrets = load_secrets_from_environ_and_files(
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
@@ -396,6 +401,7 @@ class _ResumedRun:
             self.plan,
             params=self.resolved.values.params,
             origins=self.resolved.values.origins,
+            hub=self.resolved.values.hub,
             cluster=self.resolved.cluster,
         )
         state = self._load_state()

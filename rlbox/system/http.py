@@ -179,6 +179,7 @@ class HttpClient:
             yield HttpResponse(response, tuple(urls))
         finally:
             response.close()  # what was read to its end has gone back to its pool before
+            response.release_conn()  # and any other must, or the pool, which is limited, waits for it forever
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rlbox.config.hub import LockedHubRepo
     from rlbox.target.lock import CompileInputs, Deb, GitTree, Lock, Package
     from rlbox.target.target import Target
 
 TORCH_WHEEL_INDEX_URL = "https://download.pytorch.org/whl"
-ArtifactKind = Literal["apt", "compiled", "git", "http", "oci", "python", "torch-wheels"]
+ArtifactKind = Literal["apt", "compiled", "git", "http", "huggingface", "modelscope", "oci", "python", "torch-wheels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +22,13 @@ class Artifact:
 
     `kind`: Which rules of a mirror profile find it.
     `name`: What people call it: distribution, apt package, name in the spec.
-    `file`: File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`).
+    `file`: File name as sources offer it; for `apt` the path below the archive (`pool/main/…/x.deb`), of a hub the path
+      in its repository.
     `sha256`, `size`: Of its bytes, hex and bytes; a size of 0 is not known.
-    `group`: Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`.
-    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel
-    (`cu128`), python
-      nothing, git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it.
+    `group`: Where it ends up: `os`, `runtime`, `build`, a group of the stack, `git`, `http`, `base`, `hub`.
+    `origin`: What the kind needs besides: apt the archive (`debian`), torch-wheels the channel (`cu128`), python
+      nothing, git `URL COMMIT`, http the address, oci `NAME@sha256:DIGEST`, compiled the recipe: no source has it,
+      huggingface and modelscope `models/REPO COMMIT` or `datasets/REPO COMMIT`.
     """
 
     kind: ArtifactKind
@@ -79,6 +83,22 @@ def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ..
 def list_all_artifacts_with_repeats(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
     return (*list_install_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
+
+
+def list_hub_artifacts(repos: Iterable[LockedHubRepo]) -> tuple[Artifact, ...]:
+    return tuple(
+        Artifact(
+            kind=repo.source,
+            name=repo.name,
+            file=file.path,
+            sha256=file.sha256,
+            size=file.size,
+            group="hub",
+            origin=f"{repo.kind}s/{repo.repo} {repo.commit}",
+        )
+        for repo in repos
+        for file in repo.files
+    )
 
 
 def _deb(deb: Deb, group: str) -> Artifact:

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
+from rlbox.config.hub import HubEntry, find_repeated_hub_names
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     NAME_PATTERN,
@@ -386,6 +387,7 @@ class Target(SpecModel):
     )
     git: tuple[GitSource, ...] = Field(description="git repositories to copy into the image")
     http: tuple[HttpSource, ...] = Field(description="files to download into the image")
+    hub: tuple[HubEntry, ...] = Field(description="models and data sets for {hub.NAME} in jobs; not part of the image")
     patches: tuple[PatchSource, ...] = Field(description="diffs to apply to files of the image, in order")
     sources: Name = Field(description="mirror profile: direct, cn or your own; not part of the image")
     env: dict[EnvName, SingleLine] = Field(description="environment variables of the image")
@@ -414,7 +416,7 @@ class Target(SpecModel):
         parts = {tree.name for tree in self.git}
         wanted = sorted({patch.part for patch in self.patches} - parts - {""})
         problems += [_("patches: there is no git part {name!r}").format(name=name) for name in wanted]
-        problems += self._compile_problems()
+        problems += [*find_repeated_hub_names(self.hub), *self._compile_problems()]
         problems += [
             _("env.{name}: looks like a secret, and the image would hold it; write it into .env").format(name=name)
             for name, value in self.env.items()

@@ -23,7 +23,7 @@ FILE = artifact_of(DATA, "six-1.16.0.whl")
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.artifacts.download.compute_exponential_backoff_s", lambda attempt: 0.01)
+    monkeypatch.setattr("rlbox.artifacts.download.compute_exponential_backoff_s", lambda attempt, retry_after="": 0.01)
 
 
 @pytest.fixture

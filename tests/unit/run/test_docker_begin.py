@@ -45,7 +45,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
     monkeypatch.setattr("rlbox.run.docker.connect_engine", lambda: engine)
     monkeypatch.setattr("rlbox.run.docker.plan_container", lambda *args, **fields: Container())
     paths = SimpleNamespace(source="", run="/r")
-    plan: Any = SimpleNamespace(run_id="r", container="c", published={}, paths=paths)
+    plan: Any = SimpleNamespace(run_id="r", container="c", published={}, hub={}, paths=paths)
     lock: Any = None
     is_alive = prepared.start(plan, Path(), {}, lock)
     assert (len(started), [ref.started_at for ref in refs], is_alive()) == (1, [None], True)
