@@ -42,9 +42,10 @@ class DemandTable(SpecModel):
 
 
 class Causes(SpecModel):
-    """Ids of root causes by family, both in the order in which tables show them."""
+    """Ids of root causes by family, both in the order in which tables show them; `without_cause` has ids of fixes."""
 
     family: dict[Name, tuple[Name, ...]]
+    without_cause: dict[Name, tuple[Name, ...]]
 
     def family_of(self, cause: str) -> str:
         """Return the family of a cause; empty when there is no such cause."""

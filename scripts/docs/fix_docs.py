@@ -1,4 +1,4 @@
-"""The pages of `docs/` that are made from the fix catalogue: one for each fix, and their index."""
+"""The pages of `docs/` that are made from the fix catalogue: one for each family of fixes, and their index."""
 
 from __future__ import annotations
 
@@ -82,12 +82,17 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
     engine = create_docs_template_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
-    page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("fix", "fixes"))
+    page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("family", "fixes"))
     headings = _distinct_headings(catalogue.fixes)
-    values = {fix.id: _page_values(fix, headings[fix.id], catalogue) for fix in catalogue.fixes}
-    found = {f"docs/fixes/{name}.md": page.render(row) for name, row in values.items()}
+    families = _families(catalogue)
+    found = {
+        f"docs/fixes/{family}.md": page.render(
+            family=family, fixes=[_section_values(fix, headings[fix.id], catalogue) for fix in fixes]
+        )
+        for family, fixes in families.items()
+    }
     found[INDEX] = index.render(
-        families=_families(catalogue),
+        families=families,
         names=NAMES,
         heading_of=lambda fix: headings[fix.id],
         status_of=lambda fix: status(fix, tested=fix.id in catalogue.faults),
@@ -130,7 +135,7 @@ def status(fix: Fix, *, tested: bool) -> str:
     return f"{kind}, fault-tested" if tested else f"{kind}, no fault test: {fix.untested}" if fix.untested else kind
 
 
-def _page_values(fix: Fix, heading_text: str, catalogue: Catalogue) -> dict[str, Any]:
+def _section_values(fix: Fix, heading_text: str, catalogue: Catalogue) -> dict[str, Any]:
     return {
         "fix": fix,
         "heading": heading_text,
@@ -157,12 +162,14 @@ def _sentence(text: str) -> str:
 def _families(catalogue: Catalogue) -> dict[str, Sequence[Fix]]:
     """Return the fixes by the family of the first cause that they heal, in the order of the families.
 
-    A fix that heals none belongs to the family that its id begins with (`ray-token`), or to the last section.
+    A fix that heals none has its family in the table `without_cause`, or belongs to the last one.
     """
-    found: dict[str, list[Fix]] = {family: [] for family in (*catalogue.causes.family, NO_FAMILY)}
+    causes = catalogue.causes
+    found: dict[str, list[Fix]] = {family: [] for family in (*causes.family, *causes.without_cause, NO_FAMILY)}
     for fix in catalogue.fixes:
-        families = [family for cause in fix.heals if (family := catalogue.causes.family_of(cause))]
-        families += [family for family in catalogue.causes.family if fix.id.startswith(f"{family}-")]
+        families = [family for cause in fix.heals if (family := causes.family_of(cause))]
+        families += [family for family, ids in causes.without_cause.items() if fix.id in ids]
+        families += [family for family in causes.family if fix.id.startswith(f"{family}-")]
         found[families[0] if families else NO_FAMILY].append(fix)
     return {family: fixes for family, fixes in found.items() if fixes}
 
