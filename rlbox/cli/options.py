@@ -55,6 +55,7 @@ def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
 
 complete_target = _complete_by(lambda ctx, project: project.target_files())
 complete_job = _complete_by(lambda ctx, project: project.job_files())
+complete_job_or_target = _complete_by(lambda ctx, project: [*project.job_files(), *project.target_files()])
 complete_sources = _complete_by(lambda ctx, project: project.source_profile_files())
 complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.target_files()])
 complete_profile = _complete_by(_list_profiles)
