@@ -40,7 +40,7 @@ MINUTES = {
     "cluster/engines": 4, "cluster/here": 4, "engine/egress_proof": 3, "engine/layer_churn": 3, "engine/onstart": 3,
     "engine/parts": 3, "engine/run": 3, "slow/cli": 3, "fuzz/diagnose": 3, "compile": 2, "sandbox/containers": 2,
     "cluster/many": 2, "cluster/work": 2, "engine/helpers": 2, "engine/verify": 2, "engine/push": 2,
-    "engine/vast_plain_image": 2,
+    "engine/vast_plain_image": 2, "engine/export_fleet": 6,
 }  # fmt: skip
 """About how long parts take on two cores; all others take a minute or less."""
 # SC1090, SC1091: a script reads files that only exist where it runs

@@ -242,7 +242,7 @@ def print_export(
 
     Compose and Apptainer take a TARGET. The other files run a JOB with its gates, by `rlbox run JOB --place here` in
     the image; for a TARGET they run `rlbox doctor`. What a format cannot express:
-    https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+    https://github.com/rlbox-dev/rlbox/blob/main/docs/schedulers.md
 
     \b
     Examples:

@@ -23,36 +23,15 @@ from clusterstand import RAYS, TARGET
 from enginebox import Box, docker, wait_until
 from projectbox import own
 
+from rlbox.config.toml_files import parse_toml
+
 pytestmark = [pytest.mark.slow, pytest.mark.allow("sockets")]
 HERE = Path(__file__).parent / "fleet"
 IMAGE = f"registry.example/team/pair@sha256:{'0' * 64}"
 CA = "/etc/ssl/certs/ca-certificates.crt"
 SECRET = "planted-for-an-export-5ecret"
-DSTACK = """
-import json, sys, yaml
-from dstack._internal.core.models.configurations import parse_run_configuration as parse
-run = parse(yaml.safe_load(open(sys.argv[1])))
-gpu = run.resources.gpu
-print(json.dumps([run.nodes, [gpu.count.min, gpu.memory.min], run.image, [*run.env.model_dump()]]))
-"""
-# The catalog of accelerators comes from the internet; one of the test's own is enough to read a file.
-SKYPILOT = """
-import json, os, sys
-folder = os.path.expanduser("~/.sky/catalogs/v8/common")
-os.makedirs(folder, exist_ok=True)
-open(folder + "/metadata.csv", "w").write("GPU,MemoryGB,Manufacturer\\nH100,80,NVIDIA\\nMI300X,192,AMD\\n")
-open(folder + "/accelerators.csv", "w").write("AcceleratorName,Clouds\\nH100,[]\\n")
-import sky
-task = sky.Task.from_yaml(sys.argv[1])
-one, = task.resources
-print(json.dumps([task.num_nodes, one.accelerators, one.image_id[None], [*task.secrets]]))
-"""
-PARSERS = {"skypilot": ("skypilot==0.14.1", SKYPILOT), "dstack": ("dstack==0.22.5", DSTACK)}
-SUBMIT = """
-import sys
-from ray.job_submission import JobSubmissionClient
-JobSubmissionClient("http://127.0.0.1:8265").submit_job(entrypoint=sys.argv[1])
-"""
+PROGRAMS = parse_toml((HERE / "programs.toml").read_text(), "programs.toml")
+PARSERS = {"skypilot": "skypilot==0.14.1", "dstack": "dstack==0.22.5"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +99,13 @@ def slurm_image(pair: Box) -> Iterator[str]:
         pytest.skip("this machine has no apt source of Debian 12")
     (pair.project / "debian.list").write_text("\n".join([*sources, ""]))
     name = f"rlbox-slurm-{uuid.uuid4().hex[:8]}"
-    volumes = (f"--volume={CA}:/run/ca.crt:ro", f"--volume={pair.project}:/mnt/project:ro")
-    words = [
-        "docker",
-        "run",
+    place = (
         f"--name={name}",
         "--network=host",
-        *volumes,
-        "--entrypoint=sh",
-        own("pair"),
-        "-ec",
-        SLURM,
-    ]
+        f"--volume={CA}:/run/ca.crt:ro",
+        f"--volume={pair.project}:/mnt/project",
+    )
+    words = ["docker", "run", *place, "--entrypoint=sh", own("pair"), "/mnt/project/install.sh"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600)
     try:
         assert done.returncode == 0, done.stderr
@@ -199,7 +173,7 @@ def test_the_commands_of_a_file_run_the_job_on_two_nodes(form: str, nodes: TwoNo
         disk = head_disk if form == "kuberay" else tmp_path / node  # its nodes share a volume
         nodes.start(node, own("pair"), disk, command.argv, **command.env)
     if form == "kuberay":
-        submit = ("python", "-c", SUBMIT, yaml.safe_load(text)["spec"]["entrypoint"])
+        submit = ("python", "-c", PROGRAMS[form], yaml.safe_load(text)["spec"]["entrypoint"])
         wait_until(lambda: nodes.on("node0", *submit).returncode == 0, "KubeRay's Ray", 90)
     ends = ('"passed"', '"failed"')
     states = lambda: [path.read_text() for path in head_disk.glob("runs/*/run.json")]  # noqa: E731
@@ -210,13 +184,12 @@ def test_the_commands_of_a_file_run_the_job_on_two_nodes(form: str, nodes: TwoNo
 @pytest.mark.parametrize("form", [*PARSERS])
 def test_the_tools_own_parser_reads_the_file(form: str, tmp_path: Path) -> None:
     box = Box(project=tmp_path, data=tmp_path)
-    package, program = PARSERS[form]
     uv, python = Path(sys.executable).with_name("uv"), tmp_path / "venv/bin/python"
-    for words in (("venv", tmp_path / "venv"), ("pip", "install", f"--python={python}", package)):
+    for words in (("venv", tmp_path / "venv"), ("pip", "install", f"--python={python}", PARSERS[form])):
         subprocess.run([uv, "--quiet", *words], check=True, timeout=600)
     for name, count, gpus in (("xdan", 2, 8), ("holdem", 1, 4), ("hopper", 1, 8)):
         (tmp_path / "file.yaml").write_text(export(box, form, name))
-        argv, env = [python, "-c", program, "file.yaml"], {**os.environ, "HOME": str(tmp_path)}
+        argv, env = [python, "-c", PROGRAMS[form], "file.yaml"], {**os.environ, "HOME": str(tmp_path)}
         done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         nodes, gpu, image, variables = json.loads(done.stdout.splitlines()[-1])
