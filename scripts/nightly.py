@@ -41,6 +41,7 @@ MINUTES = {
     "engine/parts": 3, "engine/run": 3, "slow/cli": 3, "fuzz/diagnose": 3, "compile": 2, "sandbox/containers": 2,
     "cluster/many": 2, "cluster/work": 2, "engine/helpers": 2, "engine/verify": 2, "engine/push": 2,
     "engine/vast_plain_image": 2, "sandbox/verdicts": 6, "engine/onstart_platforms": 8,
+    "engine/export_fleet": 6,
 }  # fmt: skip
 """About how long parts take on two cores; all others take a minute or less."""
 # SC1090, SC1091: a script reads files that only exist where it runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.cli.help import DefaultLsGroup
 from rlbox.cli.options import (
+    complete_target_or_job,
     confirm_unless_yes,
     data_option,
     dry_run_option,
@@ -20,6 +22,7 @@ from rlbox.cli.options import (
     gpus_option,
     pass_app_with_shared_options,
     target_argument,
+    target_profile_and_set_options,
     yes_option,
 )
 from rlbox.engine.archive import load_and_verify_image_archive, read_verified_archive, save_image_archive
@@ -42,8 +45,10 @@ from rlbox.image.prune import (
     sum_bytes_of_distinct_images,
     untag_or_remove_images,
 )
+from rlbox.job.params import parse_set_options_last_wins
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 from rlbox.run.exec import run_shell_or_command_in_new_container
+from rlbox.run.exports import FLEET_FORMATS, ExportRequest, FleetFormat, render_fleet_export
 from rlbox.system.files import require_replaceable_or_creatable_file
 from rlbox.system.progress import show_byte_progress
 
@@ -220,33 +225,74 @@ def push_image_to_registry(
 
 
 @click.command("export")
-@target_argument
-@click.option("--format", "form", type=click.Choice(["compose", "apptainer"]), required=True, help="Format to print.")
+@click.argument("name", metavar="TARGET|JOB", shell_complete=complete_target_or_job)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["compose", "apptainer", *FLEET_FORMATS]),
+    required=True,
+    help="Format to print.",
+)
 @click.option(
     "--image",
     "image_or_archive",
     metavar="FROM",
     default="",
-    help="A pushed image, or for apptainer an archive of `rlbox save`.",
+    help="A pushed image; NAME@sha256:DIGEST for a scheduler. For apptainer also an archive of `rlbox save`.",
 )
+@target_profile_and_set_options
 @pass_app_with_shared_options
-def print_export(app: App, name: str, form: Literal["compose", "apptainer"], image_or_archive: str) -> None:
-    """Print TARGET as compose.yaml, or as an Apptainer definition for a site without Docker.
+def print_export(
+    app: App,
+    name: str,
+    form: Literal["compose", "apptainer"] | FleetFormat,
+    image_or_archive: str,
+    target: str | None,
+    profiles: tuple[str, ...],
+    settings: tuple[str, ...],
+) -> None:
+    """Print TARGET or JOB as a file for another tool: Compose, Slurm, SkyPilot, dstack, KubeRay and others.
 
-    Without --image the compose file starts what `rlbox build` made; a definition needs one. What neither format can
-    express: https://github.com/rlbox-dev/rlbox/blob/main/docs/export.md
+    Compose and Apptainer take a TARGET. The other files run a JOB with its gates, by `rlbox run JOB --place here` in
+    the image; for a TARGET they run `rlbox doctor`. What a format cannot express:
+    https://github.com/rlbox-dev/rlbox/blob/main/docs/schedulers.md
 
     \b
     Examples:
       rlbox export local --format compose
       rlbox export vast-5090 --format apptainer --image registry.example/team/vast-5090:v1 > vast-5090.def
+      rlbox export smoke --format devcontainer
     """
-    if form == "apptainer" and not image_or_archive:
-        raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
-    text = render_export(app, name, form, image_or_archive)
-    app.output({"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}, text.rstrip("\n"))
-    compose, build = f"docker compose --file FILE run --rm {name} COMMAND", f"apptainer build {name}.sif FILE"
-    app.print_next(compose if form == "compose" else build)
+    if form != "compose" and form != "apptainer":
+        request = ExportRequest(
+            name=name,
+            form=form,
+            image=image_or_archive,
+            target=target,
+            profiles=profiles,
+            param_settings=parse_set_options_last_wins(settings),
+        )
+        text = render_fleet_export(app, request)
+    else:
+        if target or profiles or settings:
+            raise click.UsageError(_("--target, --profile and --set do not go with --format {form}").format(form=form))
+        if form == "apptainer" and not image_or_archive:
+            raise click.UsageError(_("--format apptainer needs --image: a pushed image, or an archive of `rlbox save`"))
+        text = render_export(app, name, form, image_or_archive)
+    data = {"target": name, "form": form, "image": image_or_archive, "file": "", "text": text}
+    app.output(data, text.rstrip("\n"))
+    app.print_next(_NEXT_COMMANDS[form].format(name=name))
+
+
+_NEXT_COMMANDS: Mapping[str, str] = {
+    "compose": "docker compose --file FILE run --rm {name} COMMAND",
+    "apptainer": "apptainer build {name}.sif FILE",
+    "slurm": "sbatch FILE",
+    "skypilot": "sky launch FILE",
+    "dstack": "dstack apply -f FILE",
+    "kuberay": "kubectl create -f FILE",
+    "devcontainer": "devcontainer up --workspace-folder .",
+}
 
 
 def render_export(
