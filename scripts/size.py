@@ -43,7 +43,7 @@ def find_limits(files: list[str], modules: dict[str, list[str]]) -> Iterator[Lim
         lines[name.partition("/")[0]] += len(text)
     own = [name for name in modules if name.startswith("rlbox/")]
     packages = {name.split("/")[1] for name in own if name.count("/") > 1}
-    yield Limit("lines of Python in rlbox/", lines["rlbox"], 62_000)
+    yield Limit("lines of Python in rlbox/", lines["rlbox"], 66_500)
     yield Limit("modules of rlbox/", len(own), 350)
     yield Limit("packages of rlbox/", len(packages), 28)
     yield Limit("lines of Python in tests/", lines["tests"], 62_000)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import click
 
@@ -62,23 +62,7 @@ def lint_files_or_own_specs(
     specs = load_spec_targets_or_none(app.project)
     own = [str(path) for path in specs if app.project.is_own(path) and target in (None, specs[path])]
     target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
-    problems: list[str] = []
-    findings: list[LintFinding] = []
-    count = 0
-    for name, text in read_texts_noting_problems(files or own, problems):
-        owner = specs.get(Path(os.path.realpath(name)))
-        try:
-            versions = target_versions or (load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
-        except SpecError:  # whatever reads the target says why
-            versions = {}
-        try:
-            findings += lint_text(name, text, rules, versions)
-            count += 1
-        except SpecError as error:
-            if name not in files and "{{" in text:  # a template of Helm or Jinja in a folder
-                app.print_status(error.what)
-            else:
-                problems.append(error.what)
+    findings, count, problems = _lint_files(app, files, own, specs, target_versions)
     unread = SpecError(join("\n  ", problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not count:
         raise unread
@@ -95,6 +79,40 @@ def lint_files_or_own_specs(
     if problems:  # the one JSON object is written
         return unread.exit_code
     return int(any(finding.severity == "error" for finding in findings))
+
+
+class _Outcome(NamedTuple):
+    findings: list[LintFinding]
+    files: int
+    problems: list[str]
+
+
+def _lint_files(
+    app: App,
+    files: Sequence[str],
+    own: Sequence[str],
+    targets: Mapping[Path, str | None],
+    target_versions: Mapping[str, str] | None,
+) -> _Outcome:
+    """Lint `files`, or without them `own`; `targets` has the target of each spec, whose versions count."""
+    problems: list[str] = []
+    findings: list[LintFinding] = []
+    count = 0
+    for name, text in read_texts_noting_problems(files or own, problems):
+        owner = targets.get(Path(os.path.realpath(name)))
+        try:
+            versions = target_versions or (load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
+        except SpecError:  # whatever reads the target says why
+            versions = {}
+        try:
+            findings += lint_text(name, text, load_drift_rules(), versions)
+            count += 1
+        except SpecError as error:
+            if name not in files and "{{" in text:  # a template of Helm or Jinja in a folder
+                app.print_status(error.what)
+            else:
+                problems.append(error.what)
+    return _Outcome(findings, count, problems)
 
 
 def _finding_to_json(finding: LintFinding) -> dict[str, Any]:
