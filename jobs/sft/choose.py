@@ -50,7 +50,7 @@ def compare(best: EvaluationResult, baseline: EvaluationResult) -> list[tuple[st
         if wanted:
             verdict = "ok" if gained >= wanted else "below" if high < wanted else "unsure"
         else:
-            verdict = {"worse": "below", "kept": "ok"}.get(classify_regression(one, other).verdict, "unsure")
+            verdict = {"worse": "below", "kept": "ok"}.get(classify_regression(pair).verdict, "unsure")
         asked = f"+{wanted:.0f} pp wanted" if wanted else "no regression wanted"
         found.append((verdict, f"{name} accepted@1: {gained:+.1f} pp ({low:+.1f} to {high:+.1f}), {asked}"))
     return found
