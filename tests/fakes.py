@@ -20,6 +20,7 @@ import pytest
 from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import Project
+from rlbox.config.toml_files import load_toml
 from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
 from rlbox.logs.lines import LineBlock
@@ -81,6 +82,12 @@ name = "only"
 title = "the only stage"
 command = ["true"]
 """
+
+
+def load_cases(area: str, module: str) -> dict[str, Any]:
+    """Return the texts and tables of cases that a test module keeps in `tests/cases/tables/AREA.toml`."""
+    cases: dict[str, Any] = load_toml(CASES / f"tables/{area}.toml")[module]
+    return cases
 
 
 def repository_files(*folders: str) -> dict[str, bytes]:

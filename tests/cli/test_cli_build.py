@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import CASES, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold
+from fakes import CASES, ON_IMAGE, TARGET, UV_WHEEL, EngineSocket, Folder, Rlbox, Said, hold, load_cases
 from following import Follow
 
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -22,6 +22,7 @@ from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
 from rlbox.target.lock import LockedPythonLayer, Package, make_locked_patch
 
+TABLES = load_cases("cli", "test_cli_build")
 TAG = "rlbox/mine:tests"
 Client = Callable[..., Path]
 
@@ -115,19 +116,7 @@ def test_dry_run(
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.allow("processes")
-@pytest.mark.parametrize(
-    ("more", "network", "last"),
-    [
-        ([], "host", []),
-        (["--rebuild"], "host", []),
-        (["--no-cache"], "host", ["--no-cache"]),
-        (["--verify"], "host", ["--no-cache"]),
-        (["--hermetic"], "none", []),
-        (["--hermetic", "--verify"], "none", ["--no-cache"]),
-        (["--sources", "cn"], "host", []),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("more", "network", "last"), TABLES["dry_run_of_every_wish"], ids=str)
 def test_dry_run_of_every_wish(
     rlbox: Rlbox, mine: Folder, client: Client, more: list[str], network: str, last: list[str]
 ) -> None:
@@ -271,19 +260,7 @@ def test_an_old_engine(rlbox: Rlbox, mine: Folder, engine: EngineSocket, client:
 
 
 @pytest.mark.allow("sockets", "processes")
-@pytest.mark.parametrize(
-    ("case", "last"),
-    [
-        (
-            "failed-docker-26",
-            'ERROR: process "/bin/sh -c echo bad; echo worse >&2; exit 7" did not complete successfully: exit code: 7',
-        ),
-        (
-            "failed-docker-20.10",
-            "ERROR: executor failed running [/bin/sh -c echo bad; echo worse >&2; exit 7]: exit code: 7",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("case", "last"), TABLES["a_step_that_fails"])
 def test_a_step_that_fails(
     rlbox: Rlbox, mine: Folder, engine: EngineSocket, client: Client, case: str, last: str
 ) -> None:

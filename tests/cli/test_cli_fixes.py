@@ -7,62 +7,16 @@ import re
 from collections.abc import Callable
 
 import pytest
-from fakes import CHECKOUT, TARGET, Folder, Rlbox
+from fakes import CHECKOUT, TARGET, Folder, Rlbox, load_cases
 
 from rlbox.config.toml_files import parse_toml
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import render_fix_check_manifest_json, render_signatures_json
 from rlbox.target.target import load_target
 
-FIX = """
-title = "the answer is baked"
-title_zh = "答案已固化"
-why = "Nobody knew the answer.\\nNow it is there."
-source = ["issue 42"]
-heals = ["lcudart-link"]
-remedy = "Say 42."
-remedy_zh = "说 42。"
-order = 30
-[applies]
-gpu = true
-any_stack = ["six>=1.15", "nine"]
-[bake]
-packages = ["libnuma1"]
-hook = ": ${ANSWER:=42}; export ANSWER"
-[bake.env]
-ANSWER_OF = "{{ hardware.gpu }}"
-[bake.path]
-LIBRARY_PATH = ["{{disk}}/lib"]
-[[bake.file]]
-path = "/etc/answer"
-text = "answer of {{ target.name }}\\n"
-[[bake.link]]
-path = "/opt/answer"
-to = "{{ site }}"
-[bake.run]
-shm_gib = 16.0
-ulimits = { memlock = "-1" }
-[bake.ray]
-common = ["--disable-usage-stats"]
-head = ["--block"]
-[check]
-run = '[ "$ANSWER" = 42 ] || { echo "no answer"; exit 1; }'
-when = ["run"]
-[[signature]]
-pattern = "no answer"
-example = "Error: no answer"
-"""
-WARNING = """
-title = "a warning"
-title_zh = "一个警告"
-why = "It is harmless."
-remedy = "Nothing."
-remedy_zh = "无需处理。"
-benign = true
-[[signature]]
-pattern = "harmless"
-example = "this is harmless"
-"""
+CASES = load_cases("cli", "test_cli_fixes")
+FIX = CASES["FIX"]
+WARNING = CASES["WARNING"]
 HARDWARE = TARGET + '[hardware]\ngpu = "NVIDIA A800"\n'
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes import ON_IMAGE, Folder, Rlbox, Said, h200
+from fakes import ON_IMAGE, Folder, Rlbox, Said, h200, load_cases
 
 from rlbox.amounts import GIB
 from rlbox.job.job import load_job
@@ -18,32 +18,8 @@ from rlbox.run.backend import open_container_runtime
 from rlbox.secrets.masks import SecretMasker
 from rlbox.system.gpu import GpuStatus
 
-JOB = """
-title = "one stage"
-target = "mine"
-[params]
-billions = { default = 2.0, help = "size", at_least = 0.0 }
-model = { default = "me/two-2b", help = "model" }
-rows = { default = 4, help = "rows", at_least = 1 }
-keep = { default = 3, help = "checkpoints", at_least = 1 }
-out = { default = "{data}/out", help = "folder" }
-[profiles.small]
-rows = 1
-[[stages]]
-name = "train"
-title = "learns"
-command = ["train", "{param.rows}", "{param.out}"]
-[fits]
-size = { billions = "model" }
-turn = ["rows", "keep"]
-let = { params = "billions * 1e9" }
-[fits.stages.train]
-gpus = "2"
-card = { weights = "4 * params", activations = "rows * 2e9" }
-host = { copy = "4 * params" }
-disk = { checkpoints = "keep * 2 * params" }
-rules = [{ holds = "rows < 9", says = "{rows} rows are more than 8" }]
-"""
+CASES = load_cases("cli", "test_cli_plan")
+JOB = CASES["JOB"]
 MACHINE = """
 [hardware]
 gpu = "a card"
@@ -189,15 +165,7 @@ def test_a_computed_refusal_can_be_overridden(rlbox: Rlbox, one: Folder) -> None
     assert "# the target  1 x 2         19.4 GiB  17.2 GB      12.9 GB\n" in said.out
 
 
-@pytest.mark.parametrize(
-    ("machine", "code", "told"),
-    [
-        ("2x20", 0, ""),
-        ("2x16", 5, "14.9 GiB needed (weights 7.5 GiB, activations 7.5 GiB), 14.6 GiB there"),
-        ("1x80", 5, "2 GPUs of a machine, there are 1"),
-        ("2x0", 2, "invalid --machine '2x0'"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "code", "told"), CASES["another_machine"])
 def test_another_machine(rlbox: Rlbox, one: Folder, machine: str, code: int, told: str) -> None:
     said = rlbox("plan", "one", "--machine", machine)
     assert (said.code, told in said.err) == (code, True)
@@ -238,15 +206,7 @@ def cards(*held: float, total: int = 32 * GIB) -> tuple[GpuStatus, ...]:
 
 
 @pytest.mark.allow("sockets")
-@pytest.mark.parametrize(
-    ("gpus", "held", "lack"),
-    [
-        ("", (0.5, 17, 0, 0), "14.1 GiB there (32.0 GiB, less 0.9 GiB for CUDA's context and NCCL and 17.0 GiB"),
-        ("2,3", (0.5, 17, 0, 31.5), "0.0 GiB there (32.0 GiB, less 0.9 GiB for CUDA's context and NCCL and 31.5 GiB"),
-        ("2,3", (0, 17, 0.5, 0), ""),
-        ("", (0.5, 0.5, 17, 0), ""),  # the engine gives it the first two
-    ],
-)
+@pytest.mark.parametrize(("gpus", "held", "lack"), CASES["a_gpu_that_is_shared_with_another_process"])
 def test_a_gpu_that_is_shared_with_another_process(
     rlbox: Rlbox, one: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str, held: tuple[float], lack: str
 ) -> None:

@@ -6,25 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from fakes import EngineSocket, Folder, Rlbox
+from fakes import EngineSocket, Folder, Rlbox, load_cases
 from following import Follow
 
 from rlbox.config.toml_files import load_toml
 
-SPEC = """
-title = "t"
-[hardware]
-arch = "sm_120"
-grade = "consumer"
-cuda_driver = "12.8"
-[base]
-bootstrap = "debian:bookworm"
-[[stack]]
-name = "s"
-packages = ["torch=={torch}", "vllm==0.12.0"]
-[disk]
-host = "~/disk"
-"""
+CASES = load_cases("cli", "test_cli_stack")
+SPEC = CASES["SPEC"]
 
 
 def test_a_stack_that_fits(rlbox: Rlbox, folder: Folder) -> None:
@@ -60,23 +48,7 @@ def test_a_stack_that_contradicts_itself(rlbox: Rlbox, folder: Folder) -> None:
 
 WAYS = load_toml(Path(__file__).with_name("ways.toml"))
 DEFAULTS = {"gpu": "sm_80", "grade": "datacenter", "driver": "13.0", "base": "", "group": "", "to": "", "each": ""}
-WRITTEN = """
-title = "t"
-[hardware]
-arch = "{gpu}"
-grade = "{grade}"
-cuda_driver = "{driver}"
-[base]
-bootstrap = "debian:bookworm"
-{base} # of the base
-[[stack]]
-name = "s"
-packages = [{packages}]
-{group} # of the group
-# of the stack
-[disk]
-host = "~/disk"
-"""
+WRITTEN = CASES["WRITTEN"]
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -102,19 +74,7 @@ name = "only"
 title = "does it"
 command = ["true"]
 """
-ASKING = {
-    "lock": ("lock", "mine", "--dry-run"),
-    "lock --check": ("lock", "mine", "--check", "--offline"),
-    "build": ("build", "mine"),
-    "build --dry-run": ("build", "mine", "--dry-run"),
-    "apply": ("apply", "mine", "--prefix", "PREFIX"),
-    "run": ("run", "one"),
-    "run --dry-run": ("run", "one", "--dry-run"),
-    "run --place here": ("run", "one", "--place", "here"),
-    "shell": ("shell", "mine"),
-    "push": ("push", "mine", "--to", "registry.example/team/"),
-    "vast up": ("vast", "up", "one", "--image", "registry.example/me/mine:1"),
-}
+ASKING = CASES["ASKING"]
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 import pytest
-from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox
+from fakes import CHECKOUT, ON_IMAGE, Folder, Rlbox, load_cases
 
 from rlbox.cli.root import root
 
+CASES = load_cases("cli", "test_cli_zh")
 pytestmark = [pytest.mark.usefixtures("no_engine"), pytest.mark.allow("processes")]
 ENGLISH = re.compile(r"[a-z]{3,} [a-z]{2,} [a-z]{2,}")
 COMMAND = re.compile(r"`[^`]*`|rlbox [\w -]+|cannot connect to Docker|this test uses a socket.*")
@@ -45,28 +46,7 @@ def test_no_help_is_left_in_english(rlbox: Rlbox) -> None:
         assert english_lines("\n".join(shown)) == [], words
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (("nosuch",), "错误：未知的子命令 'nosuch'"),
-        (("build",), "错误：缺少参数 'TARGET'。"),
-        (("push", "local"), "错误：缺少选项 '--to'。"),
-        (("build", "local", "--bogus"), "错误：没有选项 '--bogus'。"),
-        (("run", "--place", "moon"), "错误：'--place' 的值无效：'moon' 不是以下之一：'docker', 'here', 'cluster'。"),
-        (("--lang", "zh", "show", "nosuch"), "rlbox: 错误：未知的 target 或任务 'nosuch'"),
-        (("fixes", "show", "nosuch"), "rlbox: 错误：未知的修复 'nosuch'"),
-        (("run", "nosuch"), "rlbox: 错误：没有这个任务：'nosuch'"),
-        (("attach", "nosuch"), ""),
-        (("report", "nosuch"), ""),
-        (("build", "local"), ""),
-        (("doctor", "local"), ""),
-        (("lock", "nosuch"), ""),
-        (("diagnose", "nosuch.log"), ""),
-        (("vast", "ls"), ""),
-        (("run", "smoke", "--set", "bogus=1"), ""),
-        (("run", "--resume", "nosuch"), ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "line"), CASES["an_error_is_translated"])
 def test_an_error_is_translated(rlbox: Rlbox, words: tuple[str, ...], line: str) -> None:
     error = rlbox(*words).err
     assert line in error

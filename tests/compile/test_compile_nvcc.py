@@ -8,36 +8,14 @@ from pathlib import Path
 
 import pytest
 from compilebox import Box, needs_spaces
-from fakes import CHECKOUT, Folder
+from fakes import CHECKOUT, Folder, load_cases
 
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.image.compile import read_wheel_gpu_archs
 
+CASES = load_cases("compile", "test_compile_nvcc")
 SOURCE = Path(__file__).with_name("tiny")
-SPEC = """
-title = "compiles"
-[hardware]
-gpu = "G"
-gpus = 1
-arch = "sm_120"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["python3"]
-[python]
-version = "3.11"
-platform = "x86_64-manylinux_2_36"
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0"]
-[[stack.compile]]
-name = "tiny"
-url = "REPOSITORY"
-ref = "v1.0"
-cuda = "13.0"
-MORE
-[disk]
-host = "~/disk"
-"""
+SPEC = CASES["SPEC"]
 
 
 @pytest.fixture(scope="module")

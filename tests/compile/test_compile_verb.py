@@ -13,9 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from compilebox import UNITS, Box, make_box, needs_spaces
+from fakes import load_cases
 
 from rlbox.artifacts.object_store import ObjectStore
 
+CASES = load_cases("compile", "test_compile_verb")
 pytestmark = pytest.mark.usefixtures("spaces")
 
 
@@ -157,36 +159,7 @@ def test_it_sees_no_network_and_nothing_of_the_caller(tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize(
-    ("body", "what", "next_step"),
-    [
-        (
-            '    import urllib.request\n    urllib.request.urlopen("http://example.org/v1.whl")',
-            "the build of small wants the network, which it does not have: all it is made from is in the lock",
-            "find a setting of its build that downloads nothing (env), or put what it downloads into needs or packages",
-        ),
-        (
-            '    subprocess.run(["nvcc", "--version"], check=True)',
-            "the build of small wants a CUDA compiler, and there is none",
-            'set cuda = "13.0" (that of the stack\'s torch) for small in [[stack.compile]]',
-        ),
-        (
-            "    import no_such",
-            "the build of small imports no_such, which is not there",
-            "add what brings no_such to its needs",
-        ),
-        (
-            '    open("one.cpp", "w").write("#include <cudnn.h>")\n    unit("one.cpp")',
-            "a compiler of small did not find the header cudnn.h",
-            "add the Python package that has cudnn.h to needs of small, or its apt package to packages",
-        ),
-        (
-            "    raise SystemExit(7)",
-            "small cannot be compiled (exit code 7)",
-            "read its log; compiled packages are kept, and the same command continues",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("body", "what", "next_step"), CASES["a_build_that_fails_says_why"])
 def test_a_build_that_fails_says_why(tmp_path: Path, body: str, what: str, next_step: str) -> None:
     done = make_box(tmp_path, body).rlbox("compile", "mine")
     assert done.code == 1

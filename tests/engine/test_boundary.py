@@ -10,24 +10,11 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, containers, docker, wait_until
+from fakes import load_cases
 from projectbox import own
 
-JOB = """
-title = "two small stages"
-target = "tiny"
-[[stages]]
-name = "first"
-title = "makes a file"
-command = ["sh", "-c", "echo here > {run}/made; echo made it"]
-gate = { require = [{ pattern = "made it" }], files = [{ path = "{run}/made" }] }
-limits = { total_s = 60, silence_s = 60 }
-[[stages]]
-name = "second"
-title = "attacks"
-command = ["python3", "{job}/two/attack.py", "{run}"]
-gate = { files = [{ path = "{run}/never" }] }
-limits = { total_s = 60, silence_s = 60 }
-"""
+CASES = load_cases("engine", "test_boundary")
+JOB = CASES["JOB"]
 FORGE = """
 import json, os, pathlib, signal, sys, time
 run = pathlib.Path(sys.argv[1])
@@ -235,16 +222,7 @@ def test_forged_notes_and_lists_end_nothing_of_others(attacked: Box) -> None:
         docker("rm", "--force", name)
 
 
-QUICK = """
-title = "one small stage"
-target = "tiny"
-[[stages]]
-name = "only"
-title = "says so"
-command = ["sh", "-c", "echo made it"]
-gate = { require = [{ pattern = "made it" }] }
-limits = { total_s = 60, silence_s = 60 }
-"""
+QUICK = CASES["QUICK"]
 
 
 @pytest.mark.parametrize("place", ["here", pytest.param("docker", marks=pytest.mark.slow)])

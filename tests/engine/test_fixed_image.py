@@ -9,37 +9,13 @@ import subprocess
 from pathlib import Path
 
 from enginebox import Box, docker
+from fakes import load_cases
 from following import Follow
 from projectbox import own
 
-TEXT = """
-title = "one repair of each kind"
-title_zh = "每种修复一例"
-why = "so that a test can see it"
-source = ["a test"]
-remedy = "build the image again"
-remedy_zh = "重新构建镜像"
-order = 7
-"""
-BAKED = """
-[bake]
-hook = '''
-: "${HOOKED:=by the hook}"; export HOOKED
-'''
-[bake.env]
-BAKED = "it's {{ disk }} $HOME \\"quoted\\""
-[bake.path]
-LIBRARY_PATH = ["/one", "/two"]
-[[bake.file]]
-path = "/usr/local/bin/say-{{ 'x' }}"
-mode = "0755"
-text = "#!/bin/sh\\necho said $HOOKED\\n"
-[[bake.link]]
-path = "/opt/fixed/link"
-to = "../venv/lib"
-[bake.run]
-shm_gib = 0.5
-"""
+CASES = load_cases("engine", "test_fixed_image")
+TEXT = CASES["TEXT"]
+BAKED = CASES["BAKED"]
 JOB = """
 title = "one stage"
 target = "tiny"

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from enginebox import CHECKOUT, TINY, Box, docker
+from fakes import load_cases
 from mirrorbox import mirrors
 from projectbox import own
 from registrybox import registry_running
@@ -20,6 +21,7 @@ from wheelbox import Index, make_wheel
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.target.lock import load_lock
 
+CASES = load_cases("engine", "test_layer_churn")
 pytestmark = pytest.mark.slow
 
 NAME = "layers"
@@ -27,25 +29,7 @@ OCI = "application/vnd.oci.image.manifest.v1+json"
 FIXES, OWN, LOCK, OTHER = "rlbox.fixes", "rlbox.files", "the lock", "rlbox.other"
 COPY = r"^COPY --link --from=(\S+) /out/(?:(\S+)/)? /$"
 MIB = 1 << 20
-SPEC = """
-title = "layers"
-sources = "wheels"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "python3", "python3-venv"]
-[python]
-build = ["upper"]          # nothing is built from source, and the index has nothing else
-[build]
-own_layer_mib = 1
-[[stack]]
-name = "lower"
-packages = ["bottom==1.0", "large==1.0"]
-[[stack]]
-name = "upper"
-packages = ["leaf==1.0", "upper==1.0"]
-[env]
-FIX = "1"
-"""
+SPEC = CASES["SPEC"]
 WHEELS = {"bottom": 1000, "large": 2 * MIB, "leaf": 1000, "upper": 1000}
 
 

@@ -13,30 +13,13 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, docker
+from fakes import load_cases
 from projectbox import own
 from registrybox import registry_running
 
+CASES = load_cases("engine", "test_parts")
 SIX = "/opt/venv/lib/python3.11/site-packages"
-TARGET = """
-title = "parts"
-patches = [{{file = "six.patch", into = "{six}"}}, {{file = "tree.patch", into = "/opt/src/tree"}}]
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "python3", "python3-venv"]
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0", "antlr4-python3-runtime==4.9.3"]
-[[git]]
-name = "tree"
-url = "{repository}"
-ref = "main"
-into = "/opt/src/tree"
-[[http]]
-name = "run"
-url = "{url}/run.sh"
-into = "/opt/tool/run"
-executable = true
-"""
+TARGET = CASES["TARGET"]
 SIX_PATCH = """--- a/six.py
 +++ b/six.py
 @@ -10,3 +10,3 @@

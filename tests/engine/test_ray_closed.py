@@ -7,7 +7,10 @@ import re
 import pytest
 from attackbox import attack, listening
 from enginebox import CHECKOUT, Box, unsized, wait_until
+from fakes import load_cases
 from projectbox import own
+
+CASES = load_cases("engine", "test_ray_closed")
 
 # What answers everybody who reaches it, as vLLM's development server, a reward server and a sandbox do.
 STAND_IN = """
@@ -27,27 +30,7 @@ print("sum", ray.get(ray.remote(lambda: 42).remote()), flush=True)
 while not os.path.exists("/data/go"):
     time.sleep(0.1)
 """
-STAGE = """
-[[services]]
-name = "stand-in"
-title = "answers everybody"
-command = ["{python}", "{job}/head/stand_in.py"]
-ports = ["vllm"]
-[services.ready]
-port = "vllm"
-
-[[stages]]
-name = "wait"
-title = "does work as a Ray job, and waits"
-services = ["stand-in", "ray"]
-command = ["{python}", "{job}/head/wait.py"]
-[stages.ray]
-dashboard = "http://127.0.0.1:{port.dashboard}"
-service = "ray"
-temp_dir = "/tmp/rlbox-ray-{port.ray}"
-[stages.gate]
-require = [{ pattern = "sum 42" }]
-"""
+STAGE = CASES["STAGE"]
 LOOPBACK, TOKEN = ("21432",), ("21434", "21438", "21440")  # the dashboard is published
 
 

@@ -11,35 +11,11 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, containers, docker, interrupt, wait_until
+from fakes import load_cases
 from projectbox import own
 
-JOB = """
-title = "two small stages"
-target = "tiny"
-[ports]
-web = 21731
-[[services]]
-name = "web"
-title = "a file server"
-command = ["{python}", "-m", "http.server", "--bind", "127.0.0.1", "{port.web}"]
-ports = ["web"]
-ready = { url = "http://127.0.0.1:{port.web}/" }
-[[stages]]
-name = "first"
-title = "writes a file"
-command = ["sh", "-c", "FIRST"]
-limits = { total_s = 60, silence_s = 30 }
-[stages.gate]
-require = [{ pattern = 'made it' }]
-files = [{ path = "{run}/made" }]
-[[stages]]
-name = "second"
-title = "needs it"
-services = ["web"]
-needs = [{ path = "{run}/made" }]
-command = ["sh", "-c", "SECOND"]
-limits = { total_s = TOTAL, silence_s = SILENCE }
-"""
+CASES = load_cases("engine", "test_run")
+JOB = CASES["JOB"]
 MAKES = "echo hello > {run}/made; echo made it"
 
 

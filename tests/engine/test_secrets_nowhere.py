@@ -14,8 +14,10 @@ from urllib.parse import quote
 
 import pytest
 from enginebox import Box, containers, docker, wait_until
+from fakes import load_cases
 from projectbox import own
 
+CASES = load_cases("engine", "test_secrets_nowhere")
 pytestmark = pytest.mark.slow  # the fast half, in place: tests/supervisor/test_run_secrets.py
 
 TOKEN = "wk+9/planted=Q7zR'x"
@@ -52,34 +54,8 @@ for place in ("/proc/1/environ", *(f"/proc/{entry}/environ" for entry in os.list
 time.sleep(3)
 """
 
-WAITS = """
-title = "waits with a secret in its environment"
-target = "tiny"
-secrets = ["DB_PASSWORD"]
-[[stages]]
-name = "waits"
-title = "waits"
-secrets = ["DB_PASSWORD"]
-command = ["sh", "-c", "echo it has ${#DB_PASSWORD}; sleep 600"]
-limits = { total_s = "20min", silence_s = "15min" }
-"""
-
-JOB = """
-title = "prints what it should not"
-target = "tiny"
-secrets = ["WANDB_API_KEY", "DB_PASSWORD"]
-[[stages]]
-name = "plain"
-title = "has none, and looks for them"
-command = ["{python}", "{job}/careless/look.py"]
-limits = { total_s = "2min", silence_s = "1min" }
-[[stages]]
-name = "careless"
-title = "fails with a secret in its mouth"
-secrets = ["WANDB_API_KEY", "DB_PASSWORD"]
-command = ["{python}", "{job}/careless/leak.py"]
-limits = { total_s = "2min", silence_s = "1min" }
-"""
+WAITS = CASES["WAITS"]
+JOB = CASES["JOB"]
 
 
 def needles() -> list[bytes]:

@@ -6,27 +6,10 @@ import os
 from pathlib import Path
 
 from enginebox import Box
+from fakes import load_cases
 
-JOB = """
-title = "calls a framework"
-target = "tiny"
-[source]
-package = "frame"
-version = "0.9.1"
-[[services]]
-name = "other"
-title = "a process of its own, as a Ray head is"
-command = ["{python}", "-u", "-c", "import frame, time; frame.train(); print('up'); time.sleep(600)"]
-ready = { line = "up" }
-[[stages]]
-name = "train"
-title = "one call"
-services = ["other"]
-command = ["sh", "-c", "{python} -c 'import frame; frame.train()'; touch {source}/frame/new || echo read-only"]
-limits = { total_s = 60, silence_s = 30 }
-[stages.gate]
-require = [{ pattern = 'read-only' }, { pattern = 'loss' }, { pattern = 'loss', log = "other" }]
-"""
+CASES = load_cases("engine", "test_source_mount")
+JOB = CASES["JOB"]
 
 
 def tree(folder: Path, says: str) -> Path:

@@ -15,32 +15,14 @@ from pathlib import Path
 
 import pytest
 from enginebox import Box, Result, wait_until
+from fakes import load_cases
 from projectbox import own
 from vastbox import KEY, Platform, serving
 from vastmachine import OWN_KEY, Instance
 
+CASES = load_cases("engine", "test_vast_there_and_back")
 pytestmark = pytest.mark.allow("sockets")
-SPEC = """
-title = "an instance of vast.ai"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["ca-certificates", "curl", "openssh-client", "openssh-server", "procps", "python3", "python3-venv"]
-[[stack]]
-name = "tools"
-packages = ["six==1.16.0"]
-[hardware]
-platform = "vast"
-gpus = 4                              # rented by its name alone: no driver is here, and nothing asks for one
-[disk]
-mount = "/workspace"
-host = "/workspace"
-need_gib = 8.0
-[run]
-shm_gib = 0.05
-[vast]
-gpu_name = "RTX 5090"
-max_price = 2.5
-"""
+SPEC = CASES["SPEC"]
 # Counts on from where it was cut, until it may end; every tenth step leaves a checkpoint behind, the last of them torn.
 TRAIN = """
 import os, pathlib, sys, time
@@ -67,20 +49,7 @@ while not over:
 print("keys", sorted(name for name in os.environ if name.endswith("_KEY")), os.environ["FROM_PLATFORM"])
 print("Final loss", (disk / "phase_1_ SFT/text.txt").read_text().strip())
 """
-JOB = """
-title = "a training that a stop cuts"
-target = "rented"
-secrets = ["WANDB_API_KEY"]
-[params]
-last = { default = 900, help = "steps" }
-[[stages]]
-name = "train"
-title = "counts"
-secrets = ["WANDB_API_KEY"]
-command = ["python3", "{data}/train.py", "{data}", "{param.last}"]
-limits = { total_s = 600, silence_s = 60 }
-gate = { require = [{ pattern = "^Final loss 42$" }] }
-"""
+JOB = CASES["JOB"]
 SECRET = "planted-for-an-instance-5ecret"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 from jobplan import job_of
 from sft import plan as sft_plan
 
@@ -14,6 +14,7 @@ from rlbox.planner.fit import RunCommand, suggest_fitting_command
 from rlbox.planner.needs import Capacity, RunNeeds, compute_run_needs, find_shortages, get_declared_capacity
 from rlbox.target.target import load_target
 
+CASES = load_cases("jobs", "test_fits")
 PROJECT = Project(folder=CHECKOUT)
 JOBS = ("gkd", "grpo", "holdem", "sft", "smoke", "xdan")
 EACH = [(job, profile) for job in JOBS for profile in ("", *job_of(job).profiles)]
@@ -60,39 +61,7 @@ def test_a_target_asks_for_the_disk_of_its_jobs(target: str) -> None:
     assert spec.disk.need_gib * GIB <= 1.2 * most
 
 
-@pytest.mark.parametrize(
-    ("job", "profile", "settings", "says"),
-    [
-        ("sft", "", "batch=2024 micro_batch=1", "batch 2024 is more than the 2020 conversations of an epoch"),
-        ("sft", "", "batch=2024 micro_batch=1 train_rows=0", ""),
-        ("sft", "", "max_model_len=200000", "an answer of 200000 tokens"),
-        ("sft", "", "max_model_len=200000 tensor_parallel=2", ""),
-        ("sft", "", "tensor_parallel=3", "tensor_parallel 3 is not a power of two"),
-        ("sft", "", "servers=2 tensor_parallel=2", ""),
-        ("sft", "", "servers=4 tensor_parallel=2", "8 GPUs of a machine, there are 4"),
-        ("holdem", "", "gpus=3 tensor_parallel=3 engine_gpus=1", "does not share out the model's 8 query groups"),
-        ("holdem", "", "gpus=3 tensor_parallel=1 engine_gpus=1", "are 3 parts, which do not share out a batch of 8"),
-        ("holdem", "", "gpus=3 engine_gpus=3", "engine_gpus 3 does not share out the model's 32 attention heads"),
-        ("holdem", "full", "batch=2 prompts=2 samples=3 tensor_parallel=1", "batch 2 is not shared out by 4 parts"),
-        ("holdem", "full", "answer_tokens=6145", "an answer of 6145 are more than --rollout-max-context-len 8192"),
-        ("holdem", "full", "answer_tokens=6144 save_optim=false", ""),
-        ("holdem", "resume", "batch=2 prompts=2 samples=3 tensor_parallel=1", "batch 2 is not shared out by 4 parts"),
-        ("holdem", "resume", "answer_tokens=6145", "an answer of 6145 are more than --rollout-max-context-len 8192"),
-        ("grpo", "", "batch=65", "batch 65 is more than the 64 rows of train.parquet"),
-        ("grpo", "", "batch=68 train_rows=68", ""),
-        ("grpo", "debug", "batch=3", "batch 3 is more than the 2 rows of train_tiny.parquet"),
-        ("gkd", "", "batch=65", "batch 65 is not a multiple of 1 nodes x 2 GPUs"),
-        ("gkd", "", "teacher_gpus=3", "teacher_gpus 3 is not a power of two"),
-        ("gkd", "", "actor_gpus=4", "6 GPUs of a machine, there are 4"),
-        ("gkd", "", "max_model_len=1536", "max_model_len 1536 is not more than a prompt of 512 and an answer of 1024"),
-        ("gkd", "", "gpu_memory=5%", "vLLM's share of a GPU (0.05) does not hold Qwen/Qwen3-0.6B"),
-        ("gkd", "", "teacher_memory=30%", "vLLM's share of a GPU (0.3) does not hold Qwen/Qwen3-8B"),
-        ("gkd", "", "actor_gpus=1 teacher_gpus=1", ""),
-        ("xdan", "", "max_samples=255", "rollout_batch 256 is more than max_samples 255"),
-        ("xdan", "", "engines=1 tensor_parallel=16", "or is more than a node's 8 GPUs"),
-        ("xdan", "", "ref_gpus=6 actor_gpus=6 tensor_parallel=3", "tensor_parallel 3 is not a power of two"),
-    ],
-)
+@pytest.mark.parametrize(("job", "profile", "settings", "says"), CASES["what_a_program_would_refuse_is_refused_before"])
 def test_what_a_program_would_refuse_is_refused_before(job: str, profile: str, settings: str, says: str) -> None:
     given = dict(word.split("=", 1) for word in settings.split())
     told = [

@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
+from fakes import load_cases
 from gatebox import Verdict, judge
 from jobplan import plan_of, stage_of
 
 from rlbox.job.plan import ProcessPaths
 
+CASES = load_cases("jobs", "test_holdem_gates")
 LOGS = Path(__file__).parent / "logs"
 TRACKER = {
     "smoke": "exp/holdem_smoke_beijing/latest_checkpointed_iteration.txt",
@@ -66,21 +68,7 @@ def test_full_asks_for_rollouts_of_its_size(tmp_path: Path) -> None:
     assert (small.kind, "'train/global_batch_size': 128" in small.text) == ("require", True)
 
 
-@pytest.mark.parametrize(
-    ("stage", "drop", "kind", "shows"),
-    [
-        ("megatron-only", r" - step \d+:", "metric", "loss has no point"),  # P035: exit 0 without a step is no success
-        ("sglang-only", "Application startup complete", "require", "Application startup complete"),
-        ("sglang-only", r"POST /generate", "require", "POST /generate"),
-        ("sglang-only", r"\[holdem\]", "require", "holdem"),
-        ("smoke", "Application startup complete", "require", "Application startup complete"),
-        ("smoke", r"POST /generate", "require", "POST /generate"),
-        ("smoke", r"data\.py:193", "require", "rollout"),
-        ("smoke", r"\[holdem\]\[rollout 0\]", "require", "rollout 0"),
-        ("smoke", r" - step 1:", "metric", "loss"),
-        ("resume", r" - step 4\d:", "metric", "loss has no point"),
-    ],
-)
+@pytest.mark.parametrize(("stage", "drop", "kind", "shows"), CASES["what_is_missing_is_named"])
 def test_what_is_missing_is_named(stage: str, drop: str, kind: str, shows: str, tmp_path: Path) -> None:
     found = verdict(stage, tmp_path, drop=drop)
     assert (found.passed, found.kind) == (False, kind)
@@ -114,15 +102,7 @@ def test_what_must_not_come_stops_the_stage(stage: str, line: str, shows: str, t
     assert shows in found.text
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '(SGLangEngine pid=2) INFO:     127.0.0.1:1 - "GET /model_info HTTP/1.1" 200 503 B',  # P025
-        "(RolloutManager pid=1) took 503 ms",
-        "(MegatronTrainRayActor pid=3) BrokenPipeError: [Errno 32] Broken pipe in wandb",  # P033
-        "(pid=1) INFO Router launched at 127.0.0.1:8130",
-    ],
-)
+@pytest.mark.parametrize("line", CASES["what_only_looks_bad_does_not"])
 def test_what_only_looks_bad_does_not(line: str, tmp_path: Path) -> None:
     assert verdict("sglang-only", tmp_path, add=line).passed
 

@@ -6,68 +6,30 @@ import json
 from pathlib import Path
 
 import pytest
+from fakes import load_cases
 from xdan.answers import final_answer, same_plainly, well_formed
 from xdan.chat import TEMPLATES, prompt_of, response_in
 from xdan.data import read_problems
 from xdan.program import JobError
 
+CASES = load_cases("jobs", "test_xdan_answers")
 CHATML = TEMPLATES["chatml"]
 TURNS = [{"role": "system", "content": "be brief {x}"}, {"role": "user", "content": "1+1?"}]
 PROMPT = "<|im_start|>system\nbe brief {x}<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("<think>a</think><answer>\\boxed{2}</answer>", "2"),
-        ("<answer>3</answer> or <answer>$\\boxed{\\frac{1}{2}}$.</answer>", "\\frac{1}{2}"),
-        ("<answer> x = 4 </answer>", "x = 4"),
-        ("first \\boxed{1}, then \\boxed{\\sqrt{2}}", "\\sqrt{2}"),
-        ("\\boxed{unfinished", ""),
-        ("it is 5", ""),
-    ],
-)
+@pytest.mark.parametrize(("response", "answer"), CASES["finds_the_answer"])
 def test_finds_the_answer(response: str, answer: str) -> None:
     assert final_answer(response) == answer
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("2", "$2$"),
-        ("3.5", "\\frac{7}{2}"),
-        ("7/2", "\\dfrac72"),
-        ("1,234", "1234"),
-        ("50%", "0.5"),
-        ("50\\%", "\\frac{1}{2}"),
-        ("x=7", "7"),
-        ("-\\frac{3}{4}", "-0.75"),
-        ("\\text{Yes}", "yes"),
-        ("(1, 2)", "(1,2)"),
-        ("\\left( 1, \\frac{1}{2} \\right)", "(1,1/2)"),
-        ("\\boxed{12}", "12."),
-        ("2\\sqrt{3}", "2 \\sqrt{3}"),
-        ("90^\\circ", "90"),
-    ],
-)
+@pytest.mark.parametrize(("given", "wanted"), CASES["the_same"])
 def test_the_same(given: str, wanted: str) -> None:
     assert same_plainly(given, wanted)
     assert same_plainly(wanted, given)
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ("2", "3"),
-        ("", "2"),
-        ("1/0", "1/0.0"),
-        ("x", "y"),
-        ("1,2", "12"),
-        ("(1,2)", "(2,1)"),
-        ("0.33", "1/3"),
-        ("5", "5%"),
-    ],
-)
+@pytest.mark.parametrize(("given", "wanted"), CASES["not_the_same"])
 def test_not_the_same(given: str, wanted: str) -> None:
     assert not same_plainly(given, wanted)
 
@@ -110,16 +72,7 @@ def test_reads_a_data_set(tmp_path: Path) -> None:
         assert [(problem.prompt == PROMPT, problem.answer) for problem in found] == [(True, "2"), (False, "4")]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[{"message": "q", "answer": "1"}, {"message": "q"}]', r"row 2 has no key 'answer'; its keys: message"),
-        ('[{"message": "q", "answer": " "}]', "row 1 has an empty 'answer'"),
-        ('[{"message": 7, "answer": "1"}]', "row 1: neither text nor a list of turns: 7"),
-        ("[]", "holds no row"),
-        ("{", "is neither a JSON list nor JSON lines"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), CASES["bad_rows_are_named"])
 def test_bad_rows_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)

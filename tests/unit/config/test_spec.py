@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import CHECKOUT, TARGET, Folder
+from fakes import CHECKOUT, TARGET, Folder, load_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +17,7 @@ from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
 from rlbox.target.target import DEFAULTS, Target, load_target
 
+CASES = load_cases("config", "test_spec")
 SHIPPED = Project(folder=CHECKOUT)
 
 
@@ -58,28 +59,7 @@ def test_defaults_are_a_target_but_for_what_has_none() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("under", "over", "merged"),
-    [
-        ({}, {}, {}),
-        ({"a": 1, "b": 2}, {"b": 3, "c": 4}, {"a": 1, "b": 3, "c": 4}),
-        ({"t": {"a": 1, "b": {"c": 1}}}, {"t": {"b": {"d": 2}}}, {"t": {"a": 1, "b": {"c": 1, "d": 2}}}),
-        ({"t": {"a": 1}}, {"t": 5}, {"t": 5}),
-        ({"t": 5}, {"t": {"a": 1}}, {"t": {"a": 1}}),
-        ({"l": ["a", "b"]}, {"l": ["c"]}, {"l": ["c"]}),
-        ({"l": ["a"]}, {"l": []}, {"l": []}),
-        (
-            {"l": [{"name": "a", "x": 1}, {"name": "b", "x": 1}]},
-            {"l": [{"name": "c"}, {"name": "a", "y": 2}]},
-            {"l": [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 1}, {"name": "c"}]},
-        ),
-        # Not all have a name of their own: nothing can be matched, the upper list replaces the lower.
-        ({"l": [{"name": "a"}]}, {"l": [{"name": "b"}, {"x": 1}]}, {"l": [{"name": "b"}, {"x": 1}]}),
-        ({"l": [{"name": "a"}]}, {"l": [{"name": "b"}, {"name": "b"}]}, {"l": [{"name": "b"}, {"name": "b"}]}),
-        ({"l": [{"name": "a"}]}, {"l": [{"name": ["b"]}]}, {"l": [{"name": ["b"]}]}),
-        ({"l": [{"name": "a"}]}, {"l": [3]}, {"l": [3]}),
-    ],
-)
+@pytest.mark.parametrize(("under", "over", "merged"), CASES["merge"])
 def test_merge(under: dict[str, Any], over: dict[str, Any], merged: dict[str, Any]) -> None:
     before = repr((under, over))
     assert merge_tables_and_named_lists(under, over) == merged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 
 from rlbox.config.project import Project
 from rlbox.diagnose.api_names import describe_missing_name
@@ -13,46 +13,8 @@ from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.report import format_report
 from rlbox.diagnose.signatures import load_signatures
 
-REPORTS = """
-cannot import name 'logprobs_from_logits' from 'trl.core' | trl had | 'trl<0.14'
-cannot import name 'GRPOConfig' from 'trl' (/opt/trl/__init__.py) | trl has | 'trl>=0.14.0'
-cannot import name 'ConstantLengthDataset' from 'trl.trainer.utils' | trl had | 'trl<0.20'
-cannot import name 'AutoModelForCausalLMWithValueHead' from 'trl' | trl had | 'trl<0.29'
-No module named 'trl.commands' | trl had | 'trl<0.13'
-SFTTrainer.__init__() got an unexpected keyword argument 'dataset_text_field' | trl had | 'trl<0.13'
-SFTTrainer.__init__() got an unexpected keyword argument 'tokenizer' | use `processing_class` instead | 'trl<0.16'
-SFTConfig.__init__() got an unexpected keyword argument 'max_seq_length' | use `max_length` instead | 'trl<0.20'
-GRPOConfig.__init__() got an unexpected keyword argument 'top_p' | leave the argument out | 'trl>=0.16.0'
-UnslothGRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length' | GRPOConfig | 'trl>=0.14.0,<0.28'
-GRPOConfig.__init__() got an unexpected keyword argument 'evaluation_strategy' | `eval_strategy` | 'transformers<4.51'
-'GRPOConfig' object has no attribute 'epsilon' | trl has | 'trl>=0.16.0'
-'GRPOTrainer' object has no attribute 'vllm_client' | trl has | 'trl>=0.16.0,<0.24'
-DPOTrainer.__init__() got an unexpected keyword argument 'beta' | trl had | 'trl<0.13'
-Trainer.__init__() got an unexpected keyword argument 'tokenizer' | transformers had | 'transformers<5.0'
-Trainer.__init__() got an unexpected keyword argument 'processing_class' | transformers has | 'transformers>=4.46.1'
-TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy' | had | 'transformers<4.51'
-Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches' | accelerate had | 'accelerate<1.0'
-LoraConfig.__init__() got an unexpected keyword argument 'eva_config' | peft has | 'peft>=0.14.0'
-cannot import name 'EncoderDecoderCache' from 'transformers' (/opt/__init__.py) | has | 'transformers>=4.43.0'
-cannot import name 'AutoModelForVision2Seq' from 'transformers' | `AutoModelForImageTextToText` | 'transformers<5.0'
-cannot import name 'HybridCache' from 'transformers' | up to 4.57 | 'transformers>=4.44.0,<5.0'
-cannot import name 'LogitsWarper' from 'transformers.generation.logits_process' | had | 'transformers<4.49'
-cannot import name 'Qwen2_5_VLForConditionalGeneration' from 'transformers' | has | 'transformers>=4.49.0'
-module transformers has no attribute Qwen3ForCausalLM | has | 'transformers>=4.51.0'
-module 'transformers' has no attribute 'AdamW' | had | 'transformers<4.50'
-No module named 'transformers.models.glm4v_moe' | has | 'transformers>=4.56.0'
-'DynamicCache' object has no attribute 'get_max_length' | `get_max_cache_shape` | 'transformers<4.49'
-'Qwen2Tokenizer' object has no attribute 'all_special_tokens_extended' | had | 'transformers<5.0'
-No module named 'vllm.worker' | vllm had | 'vllm<0.12'
-cannot import name 'FlexibleArgumentParser' from 'vllm.utils' | vllm had | 'vllm<0.12'
-cannot import name 'GuidedDecodingParams' from 'vllm.sampling_params' | `StructuredOutputsParams` | 'vllm>=0.7.0,<0.12'
-cannot import name 'ExecuteModelRequest' from 'vllm.sequence' | vllm had | 'vllm<0.12'
-cannot import name 'process_weights_after_loading' from 'vllm.model_executor.model_loader.utils' | has | 'vllm>=0.9.0'
-EngineArgs.__init__() got an unexpected keyword argument 'task' | vllm has | 'vllm>=0.7.0,<0.13'
-AsyncEngineArgs.__init__() got an unexpected keyword argument 'num_scheduler_steps' | vllm had | 'vllm<0.11'
-LLM.generate() got an unexpected keyword argument 'prompt_token_ids' | vllm had | 'vllm<0.11'
-No module named 'verl.single_controller.ray.megatron' | verl had | 'verl<0.6'
-"""
+CASES = load_cases("diagnose", "test_api_names")
+REPORTS = CASES["REPORTS"]
 NEVER = (
     "GRPOTrainer.__init__() got an unexpected keyword argument 'tokenizer'",
     "GRPOTrainer.create_model_card() got an unexpected keyword argument 'pretrained_from'",

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes import make_line_block
+from fakes import load_cases, make_line_block
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,17 +26,8 @@ from rlbox.diagnose.first_fatal import (
 from rlbox.logs.lines import LineSplitter
 from rlbox.logs.log_file import LogTimes
 
-TRACEBACK = """\
-start
-Traceback (most recent call last):
-  File "train.py", line 3, in <module>
-    main()
-ValueError: no data
-During handling of the above exception, another exception occurred:
-Traceback (most recent call last):
-  File "train.py", line 9, in <module>
-    raise RuntimeError("late")
-RuntimeError: late"""
+CASES = load_cases("diagnose", "test_first_fatal")
+TRACEBACK = CASES["TRACEBACK"]
 
 
 def find(text: str) -> tuple[int, str] | None:
@@ -81,18 +72,7 @@ def test_found(text: str, line: tuple[int, str | None]) -> None:
     assert find(text) == (number, quoted or text.split("\n")[number - 1].strip())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "step 1 loss 0.5\nerror rate: 0.02",
-        "WARNING 09-27 [x.py:1] failed to import plugin: ModuleNotFoundError: No module named 'x', ignored",
-        "worker.py:2052: FutureWarning: In future versions of Ray, errors are raised",
-        "            'truncation': 'error',",
-        "who killed fergus in once upon a time",
-        "INFO 09-27 [api.py:3] errors: 0",
-        'WARNING retry 1: Traceback (most recent call last):\n  File "a.py", line 1, in f\nTimeoutError: slow\nstep 2',
-    ],
-)
+@pytest.mark.parametrize("text", CASES["healthy"])
 def test_healthy(text: str) -> None:
     assert find(text) is None
 
@@ -107,15 +87,7 @@ The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the erro
     raise dashboard_utils.FrontendNotFoundError(
 ray.dashboard.utils.FrontendNotFoundError: [Errno 2] Dashboard build directory not found."""
 STARTED = "2026-11-22 09:32:55,909\tINFO worker.py:2038 -- Started a local Ray instance."
-IMPORT = """\
-Error executing job with overrides: ['algorithm.adv_estimator=grpo']
-Traceback (most recent call last):
-  File "/opt/extra/verl/trainer/main_ppo.py", line 93, in run_ppo
-    ray.get(runner.run.remote(config))
-ray.exceptions.RayTaskError(ModuleNotFoundError): ray::TaskRunner.run() (pid=6085, ip=192.0.2.2)
-  File "/opt/extra/vllm/vllm_flash_attn/__init__.py", line 33, in <module>
-    raise ImportError(
-ImportError: vllm.vllm_flash_attn requires the CUDA flash attention extensions (_vllm_fa2_C or _vllm_fa3_C)."""
+IMPORT = CASES["IMPORT"]
 
 
 @pytest.mark.parametrize(
@@ -134,15 +106,7 @@ def test_what_is_quoted_of_a_helper_counts_until_its_owner_goes_on(parts: tuple[
     assert (found[0] if found else None) == number
 
 
-RANKS = """\
-step 7
-[rank3]: Traceback (most recent call last):
-[rank1]: Traceback (most recent call last):
-[rank3]:   File "train.py", line 9, in step
-[rank1]:   File "train.py", line 4, in all_reduce
-[rank1]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error
-[rank3]:     loss = model(batch)
-[rank3]: ValueError: token id 9 is out of range"""
+RANKS = CASES["RANKS"]
 
 
 @pytest.mark.parametrize(

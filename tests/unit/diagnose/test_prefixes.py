@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 
 from rlbox.config.project import Project
 from rlbox.diagnose.diagnosis import diagnose_paths
@@ -17,47 +17,11 @@ from rlbox.diagnose.patterns import CausalRole, classify_causal_role
 from rlbox.diagnose.report import ROLES
 from rlbox.diagnose.signatures import load_signatures
 
-ERRORS = (
-    "[2024-01-02 03:04:05,678] torch.distributed.elastic.multiprocessing.api: [ERROR] boom",
-    "[2024-01-02 03:04:05,678][my.module][ERROR] - boom",
-    "[2024-01-02 03:04:05][ERROR] boom",
-    "[NeMo E 2024-01-02 03:04:05 nemo_logging:349] boom",
-    "01/02 03:04:05 - mmengine - ERROR - boom",
-    "[01/02/24 03:04:05] ERROR    boom",
-    "E20240102 03:04:05.678901 12 file.cc:12] boom",
-    "2024-01-02 03:04:05,678 my.module ERROR boom",
-    "2024-01-02 03:04:05 [train.py:12] ERROR boom",
-    "[ERROR 2024-01-02 03:04:05] boom",
-    "03:04:05    ERROR boom",
-    "03:04:05 |    ERROR | boom",
-    "0a1b2c3d || ERROR:torch.distributed.run:boom",
-    "2024-01-02T03:04:05.678901234Z stderr F ERROR boom",
-    "ERROR\tboom",
-    "[36m(Worker pid=7)[0m [31mERROR[0m    boom",
-    "[1;36m(APIServer pid=1)[0;0m ERROR 01-02 03:04:05 [core.py:7] boom",
-    "                    ERROR    boom",
-)
-TRACE = (
-    "Traceback (most recent call last):",
-    '  File "/data/job/train.py", line 3, in <module>',
-    "    check(batch)",
-    '  File "/data/job/train.py", line 1, in check',
-    "    raise ValueError(what)",
-    "ValueError: the batch holds nothing to learn from",
-    "",
-)
+CASES = load_cases("diagnose", "test_prefixes")
+ERRORS = CASES["ERRORS"]
+TRACE = CASES["TRACE"]
 CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
-ENDS = (
-    "Unable to shutdown process 12 via 15, forcefully exitting via 9",
-    "[PG ID 0 PG GUID 0 Rank 4] Terminating the process after attempting to dump debug info, due to a timeout.",
-    "Child process unexpectedly failed with exitcode=9. pid=12",
-    "*** SIGABRT received at time=1740000000 on cpu 12 ***",
-    "zsh: killed     python train.py",
-    "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES",
-    "Terminating local vLLM worker processes",
-    "Killing subprocess 12",
-    "Sending process 12 closing signal SIGTERM",
-)
+ENDS = CASES["ENDS"]
 
 
 @pytest.mark.parametrize("line", ERRORS)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes import load_cases
 
 from rlbox.doctor.gpus import DriverRequirements, check_driver, check_pcie_iommu
 from rlbox.doctor.host import check_cgroups_and_cdi_paths, check_engine_gpus_and_disk, check_fabric_manager_by_cuda
@@ -21,6 +22,7 @@ from rlbox.doctor.stack import ProgramFacts
 from rlbox.engine.gpu_access import GpuSupport
 from rlbox.system.gpu import CudaDriver, find_pcie_p2p_gpu_bus_ids
 
+CASES = load_cases("doctor", "test_doctor_host")
 TARGET = Requirements(gpu="NVIDIA A800", gpus=2)
 TWO_GPUS = CudaDriver(is_present=True, device_file_count=2, max_cuda_version=(13, 0))
 BY_RUNTIME = GpuSupport(has_nvidia_runtime=True, device_nodes=("/dev/nvidia0",))
@@ -68,22 +70,7 @@ def test_engine_with_cdi_off_is_told_how_to_turn_it_on(tmp_path: Path, monkeypat
     assert "--cdi.enabled" in finding.remedy
 
 
-SPEC = """
-cdiVersion: 0.5.0
-kind: nvidia.com/gpu
-containerEdits:
-  hooks:
-  - args: [nvidia-cdi-hook, update-ldcache, --folder, /usr/lib/none]
-    path: {folder}/hook
-  mounts:
-  - containerPath: /usr/lib/libcuda.so.550.54.14
-    hostPath: {folder}/libcuda.so.550.54.14
-devices:
-- name: "0"
-  containerEdits:
-    deviceNodes:
-    - path: {folder}/nvidia0
-"""
+SPEC = CASES["SPEC"]
 JSON_SPEC = (
     '{{"kind": "nvidia.com/gpu", "containerEdits": {{"mounts": [{{"hostPath": "{folder}/libcuda.so.550.54.14"}}]}}}}'
 )
@@ -140,15 +127,7 @@ def test_fabric_that_is_not_ready_is_named_on_the_host(
 
 
 @pytest.mark.parametrize(
-    ("group_type", "cpu_flags", "environ", "names"),
-    [
-        ("DMA-FQ", "fpu sse", {}, ["gpu-peers-iommu"]),
-        ("DMA", "fpu sse", {"NCCL_P2P_DISABLE": "0"}, ["gpu-peers-iommu"]),
-        ("DMA", "fpu sse", {"NCCL_P2P_DISABLE": "1"}, []),
-        ("DMA", "fpu hypervisor sse", {}, []),
-        ("identity", "fpu sse", {}, []),
-        ("", "fpu sse", {}, []),
-    ],
+    ("group_type", "cpu_flags", "environ", "names"), CASES["pcie_peers_behind_a_translating_iommu_are_named"]
 )
 def test_pcie_peers_behind_a_translating_iommu_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

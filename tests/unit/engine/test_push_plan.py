@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes import load_cases
 
 from rlbox.engine.oci import Descriptor
 from rlbox.engine.push import (
@@ -15,6 +16,7 @@ from rlbox.engine.push import (
 )
 from rlbox.engine.reference import ImageReference
 
+CASES = load_cases("engine", "test_push_plan")
 A, B = ("sha256:" + sign * 64 for sign in "ab")
 CONTENT_A, CONTENT_B = ("sha256:" + sign * 64 for sign in "cd")
 STORED = (Descriptor(media_type="l", digest=A, size=700), Descriptor(media_type="l", digest=B, size=30))
@@ -63,28 +65,8 @@ def test_what_a_first_attempt_sent_still_counts_after_a_second() -> None:
     assert log.pushed_layer_ids == {A[7:19]}
 
 
-PASSING = [
-    'failed to do request: Head "https://h/v2/x/blobs/sha256:1": dial tcp 127.0.0.1:5999: connect: connection refused',
-    'Put "http://h/v2/x": write tcp 127.0.0.1:1->127.0.0.1:2: write: connection reset by peer',
-    'Patch "http://h/v2/": EOF',
-    "failed to copy: httpReadSeeker: failed open: unexpected status code https://h/v2/: 503 Service Unavailable",
-    "unexpected status from PUT request to http://h/v2/x/blobs/uploads/1: 502 Bad Gateway",
-    "received unexpected HTTP status: 500 Internal Server Error",
-    "toomanyrequests: slow down",
-    'Get "https://h/v2/": net/http: TLS handshake timeout',
-]
-LASTING = [
-    ("unauthorized: authentication required", "does not let this login push", "docker login registry.example"),
-    ("denied: requested access to the resource is denied", "does not let this login push", "docker login"),
-    ("unexpected status from PUT request to http://h/v2/x: 500: no space left on device", "the push failed", "check"),
-    (
-        'Get "https://h/v2/": http: server gave HTTP response to HTTPS client',
-        "cannot speak TLS",
-        "put the site's CA at",
-    ),
-    ('Get "https://h/v2/": x509: certificate signed by unknown authority', "cannot speak TLS", "put the site's CA"),
-    ('Get "https://h/v2/": dial tcp: lookup h: no such host', "the push failed", "check the network"),
-]
+PASSING = CASES["PASSING"]
+LASTING = CASES["LASTING"]
 
 
 @pytest.mark.parametrize("words", PASSING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes import load_cases
 from registry_server import create_image_manifest, descriptor_to_json
 
 from rlbox.engine.oci import (
@@ -22,6 +23,7 @@ from rlbox.engine.reference import (
 )
 from rlbox.errors import SpecError
 
+CASES = load_cases("engine", "test_reference")
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 
 
@@ -65,15 +67,7 @@ def test_what_is_no_name(text: str) -> None:
     assert error.value.next_step.startswith("write it as HOST/NAMESPACE/NAME:TAG")
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("127.0.0.1:5000/team/", "127.0.0.1:5000/team/local:latest"),
-        ("127.0.0.1:5000/team", "127.0.0.1:5000/team:latest"),
-        ("127.0.0.1:5000/team/x:v1", "127.0.0.1:5000/team/x:v1"),
-        ("team/", "docker.io/team/local:latest"),
-    ],
-)
+@pytest.mark.parametrize(("text", "wanted"), CASES["where_a_push_goes"])
 def test_where_a_push_goes(text: str, wanted: str) -> None:
     assert str(parse_push_destination(text, "local")) == wanted
 
@@ -83,19 +77,7 @@ def test_a_push_cannot_choose_a_digest() -> None:
         parse_push_destination(f"registry.example/x@{DIGEST}", "local")
 
 
-@pytest.mark.parametrize(
-    ("host", "name", "local"),
-    [
-        ("localhost", "localhost", True),
-        ("localhost:5000", "localhost", True),
-        ("127.0.0.1", "127.0.0.1", True),
-        ("127.8.9.1:80", "127.8.9.1", True),
-        ("[::1]:5000", "::1", True),
-        ("10.0.0.1:5000", "10.0.0.1", False),
-        ("localhost.example", "localhost.example", False),
-        ("docker.io", "docker.io", False),
-    ],
-)
+@pytest.mark.parametrize(("host", "name", "local"), CASES["what_is_this_machine"])
 def test_what_is_this_machine(host: str, name: str, local: bool) -> None:
     assert (strip_port_and_brackets(host), is_loopback_host(host)) == (name, local)
 

@@ -6,24 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from fakes import load_cases
 from patchbox import Box, diff_of, patch
 
+CASES = load_cases("fixes", "test_apply_patches")
 TEXT = "".join(f"{number}\n" for number in range(1, 21))
-CHANGE = """diff --git a/pkg/a.py b/pkg/a.py
-index 1..2 100644
---- a/pkg/a.py\t2025-01-01
-+++ b/pkg/a.py\t2025-01-02
-@@ -3,4 +3,4 @@ def f():
- 3
--4
-+four
- 5
- 6
-@@ -18,2 +18,3 @@
- 18
- 19
-+19.5
-"""
+CHANGE = CASES["CHANGE"]
 NEW = "--- /dev/null\n+++ b/pkg/new.py\n@@ -0,0 +1,2 @@\n+one\n+two\n"
 
 
@@ -302,25 +290,7 @@ def test_parts_of_the_path_are_dropped(box: Box, strip: int, into: str, path: st
 # ---- lines ----
 
 
-@pytest.mark.parametrize(
-    ("before", "diff", "after"),
-    [
-        ("a\nb", " a\n-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n", "a\nc"),
-        ("a\nb", " a\n-b\n\\ No newline at end of file\n+b\n+c\n", "a\nb\nc\n"),
-        ("a\nb\n", " a\n-b\n+b\n\\ No newline at end of file\n", "a\nb"),
-        ("a\nb", "-a\n+A\n b\n\\ No newline at end of file\n", "A\nb"),
-        ("a\r\nb\r\n", " a\r\n-b\r\n+c\r\n", "a\r\nc\r\n"),
-        ("a\r\nb\r\n", " a\n-b\n+c\n", "a\r\nc\r\n"),
-        ("a\nb\n", " a\r\n-b\r\n+c\r\n", "a\nc\n"),
-        ("a\nb", " a\n-b\n+c\n", "a\nc"),
-        ("a\nb", " a\n b\n+c\n", "a\nb\nc"),
-        ("a\nb\nc\n", " a\n-b\n\\ No newline at end of file\n+B\n\\ No newline at end of file\n", "a\nB\nc\n"),
-        ("a\n\x0cb\u2028c\n", " a\n-\x0cb\u2028c\n+\x0cd\u2028c\n", "a\n\x0cd\u2028c\n"),
-        ("a\n\nb\n", " a\n\n-b\n+c\n", "a\n\nc\n"),
-        ("a\n\\x\n", " a\n-\\x\n+\\y\n", "a\n\\y\n"),
-        ("-- a\n++ b\n", "--- a\n-++ b\n+-- c\n", "-- c\n"),
-    ],
-)
+@pytest.mark.parametrize(("before", "diff", "after"), CASES["ends_of_lines"])
 def test_ends_of_lines(box: Box, before: str, diff: str, after: str) -> None:
     box.put(before)
     old, new = (sum(line[:1] in marks for line in diff.split("\n")[:-1]) for marks in (" -", " +"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock
+from fakes import CHECKOUT, PACKAGE, TARGET, Folder, fitting_lock, load_cases
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
@@ -22,6 +22,7 @@ from rlbox.image.plan import build_container_defaults, build_image_labels
 from rlbox.target.lock import LockedPythonLayer
 from rlbox.target.target import Target, load_target
 
+CASES = load_cases("fixes", "test_fixes")
 SHIPPED = Project(folder=CHECKOUT)
 STACK = '[[stack]]\nname = "engine"\npackages = ["vLLM[x]==0.12.0", "ray"]\n[[git]]\nname = "verl"\n'
 STACK += 'url = "https://git.example/Me/My_Verl.git"\nref = "main"\ninto = "/opt/verl"\n'
@@ -224,29 +225,7 @@ def test_packages_become_part_of_the_base(folder: Folder) -> None:
     assert "git" not in load_target_with_fix_apt_packages(folder.project, "mine").target.base.packages
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("title = 1", "title: must be text (got 1)"),
-        ('id = "x"', "id: unknown key, the name comes from the folder or file"),
-        ("titel = 'x'", "titel: unknown key (did you mean 'title'?)"),
-        ("[[bake.file]]\npath = '/lib64/x'\ntext = 'x'", "bake.file[0].path: /lib64/x: a layer would put a folder"),
-        ("[[signature]]\npattern = '['\nexample = 'x'", "signature[0].pattern: '[' is not a regular expression"),
-        ("[[signature]]\npattern = 'a'\nexample = 'x'", "signature[0]: 'a' does not match its own example"),
-        (
-            "[[signature]]\npattern = 'a'\nunless = 'b'\nexample = 'ab'",
-            "signature[0]: 'a' does not match its own example",
-        ),
-        (
-            "[[signature]]\npattern = '^(?!.*b)a'\nexample = 'a'",
-            "signature[0].pattern: '^(?!.*b)a' is not a regular expression of RE2: invalid perl operator: (?!",
-        ),
-        (
-            "[[signature]]\npattern = 'a'\nexample = 'a'\nunlike = 'ba'",
-            "signature[0]: 'a' matches the line that it must not",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), CASES["a_wrong_fix_file_is_named"])
 def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> None:
     folder.write("templates/fixes/mine.toml", text)
     with pytest.raises(SpecError) as caught:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT, Folder
+from fakes import CHECKOUT, Folder, load_cases
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
@@ -16,26 +16,9 @@ from rlbox.system.command import run_command
 from rlbox.target.target import load_target
 from rlbox.values import Command, Outcome
 
+CASES = load_cases("fixes", "test_patch_of_part")
 DIFF = "--- a/core/x.py\n+++ b/core/x.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
-SPEC = """
-title = "t"
-[base]
-bootstrap = "debian:bookworm"
-[[stack]]
-name = "s"
-packages = ["six"]
-[[git]]
-name = "slime"
-url = "https://example.org/slime"
-ref = "v1"
-into = "/opt/slime"
-[[patches]]
-file = "docker/patch/x.patch"
-part = "PART"
-into = "/opt/megatron"
-[disk]
-host = "~/disk"
-"""
+SPEC = CASES["SPEC"]
 
 
 def apply(tmp_path: Path, diff: str | None) -> tuple[Outcome, Path]:

@@ -6,12 +6,15 @@ import re
 import sys
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 
 from rlbox.config.schema import validate_spec
 from rlbox.errors import SpecError
 from rlbox.hang.detector import PhaseMatcher, load_shipped_phases
 from rlbox.job.job import Phase, Stage
+
+CASES = load_cases("hang", "test_phases")
+
 
 if sys.version_info >= (3, 11):
     from tomllib import loads as parse_toml
@@ -70,18 +73,7 @@ def test_lines_that_begin_or_end_a_phase(line: str, phase: str | None) -> None:
     assert (found.phase.name if found.phase else None) == phase
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "(TaskRunner pid=9) {'actor_rollout_ref': {'actor': {'checkpoint': {'contents': ['model',",
-        "  'enable_gradient_checkpointing': True,",
-        " 'update_weights_bucket_megabytes': 512,",
-        "step:101 - global_seqlen/min:12 - actor/loss:0.1",
-        "loss falls: weights of step 3 in the server",
-        "resume_from_path': '/data/autodl-tmp/checkpoints/global_step_150',",
-        "",
-    ],
-)
+@pytest.mark.parametrize("line", CASES["lines_that_only_look_like_it"])
 def test_lines_that_only_look_like_it(line: str) -> None:
     assert FINDER.parse_phase_change(line) is None
 
@@ -101,17 +93,7 @@ def test_of_a_flood_of_markers_the_last_counts() -> None:
     assert found[-1].phase.name == "update"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"begins": "(?=x)"}, "begins: (?=x) is a look-ahead|look-ahead"),
-        ({"begins": []}, "begins"),
-        ({"progress": ["reads"]}, "progress: unknown activity 'reads' (did you mean 'read'?)"),
-        ({"progress": {"read": 0.0}}, "progress"),
-        ({"silence_s": 0}, "silence_s"),
-        ({"silense_s": 3}, "silense_s: unknown key (did you mean 'silence_s'?)"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), CASES["a_wrong_phase_is_refused"])
 def test_a_wrong_phase_is_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError) as refused:
         validate_spec(Phase, {"name": "x", "begins": "y", "silence_s": 1, **wrong}, "here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import h200
+from fakes import h200, load_cases
 
 from rlbox.hang.nccl import UNNAMED_OPERATION, UnhealthyCommunicator, parse_ras_report
 from rlbox.hang.ranks import (
@@ -20,96 +20,15 @@ from rlbox.hang.waits import PythonFrame
 from rlbox.system.counters import ActivityRates
 from rlbox.system.gpu import GpuStatus
 
-HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
-
-Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
-    #  in group  per comm  per node  per comm  in group
-    0         1         1         2         2         2   RUNNING  MISMATCH
-
-Errors
-======
-
-"""
-BEHIND = """Warnings
-========
-
-#0-0 (220914fd712ac85e) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
-  Rank 1 has launched up to operation 11 -- GPU 1 managed by process 579 on node 192.0.2.2
-
-"""
-DIFFERENT = """Warnings
-========
-
-#0-0 (d2ec477cc855f66b) MISMATCH
-  Communicator ranks have different Broadcast operation counts
-  Rank 1 has launched up to operation 1 -- GPU 1 managed by process 579 on node 192.0.2.2
-  Rank 0 has not launched any operations -- GPU 0 managed by process 578 on node 192.0.2.2
-
-  Communicator ranks have different AllReduce operation counts
-  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
-  Rank 1 has launched up to operation 11 -- GPU 1 managed by process 579 on node 192.0.2.2
-
-"""
-KILLED = """INCOMPLETE
-  Missing communicator data from 1 job process
-  Process 579 on node 192.0.2.2 managing GPU 1
-
-#0-0 (40707e13f2376e70) INCOMPLETE
-  Missing communicator data from 1 rank
-  Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
-
-Warnings
-========
-
-"""
-MANY = """Warnings
-========
-
-#0-0 (27a079b828ff1a75) MISMATCH
-  Communicator ranks have different collective operation counts
-  26 ranks have launched up to operation 6650
-  2 ranks have launched up to operation 6649
-  Rank 0 -- GPU 0 managed by process 578 on node 192.0.2.2
-  Rank 1 -- GPU 1 managed by process 579 on node 192.0.2.2
-"""
-THREE_AHEAD = """Warnings
-========
-
-#0-0 (d6d64f2f927d8571) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  3 ranks have launched up to operation 12
-  Rank 3 has launched up to operation 11 -- GPU 3 managed by process 581 on node 192.0.2.2
-
-"""
-THREE_DIFFERENT = """Warnings
-========
-
-#0-0 (7a31f7a2b82bd1ee) MISMATCH
-  Communicator ranks have different Broadcast operation counts
-  3 ranks have launched up to operation 1
-  Rank 0 has not launched any operations -- GPU 0 managed by process 578 on node 192.0.2.2
-
-  Communicator ranks have different AllReduce operation counts
-  3 ranks have launched up to operation 11
-  Rank 0 has launched up to operation 12 -- GPU 0 managed by process 578 on node 192.0.2.2
-
-"""
-GROUPS = """Warnings
-========
-
-#1-0 (079067d5369e1eda) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  Rank 1 has launched up to operation 2 -- GPU 1 managed by process 579 on node 192.0.2.2
-  Rank 0 has launched up to operation 1 -- GPU 0 managed by process 578 on node 192.0.2.2
-
-#1-1 (294f834ef0e6088d) MISMATCH
-  Communicator ranks have different AllReduce operation counts
-  Rank 0 has launched up to operation 2 -- GPU 0 managed by process 578 on node 192.0.2.2
-  Rank 1 has launched up to operation 1 -- GPU 1 managed by process 579 on node 192.0.2.2
-
-"""
+CASES = load_cases("hang", "test_ranks")
+HEAD = CASES["HEAD"]
+BEHIND = CASES["BEHIND"]
+DIFFERENT = CASES["DIFFERENT"]
+KILLED = CASES["KILLED"]
+MANY = CASES["MANY"]
+THREE_AHEAD = CASES["THREE_AHEAD"]
+THREE_DIFFERENT = CASES["THREE_DIFFERENT"]
+GROUPS = CASES["GROUPS"]
 WELL = "Warnings\n========\n\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fakes import CHECKOUT, Folder, fitting_lock
+from fakes import CHECKOUT, Folder, fitting_lock, load_cases
 
 from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
@@ -38,33 +38,8 @@ from rlbox.target.lock import (
 )
 from rlbox.target.target import Target, load_target
 
-SPEC = """
-title = "t"
-[hardware]
-gpu = "G"
-gpus = 1
-arch = "sm_90"
-[base]
-bootstrap = "debian:bookworm"
-packages = ["python3"]
-[[stack]]
-name = "torch"
-packages = ["torch==2.11.0"]
-[[stack]]
-name = "kernels"
-packages = ["einops"]
-[[stack.compile]]
-name = "Flash_Attn"
-version = "2.8.3.post2"
-cuda = "13.0"
-needs = ["torch", "setuptools>=70", "ninja"]
-packages = ["make"]
-memory_gib = 6.5
-[stack.compile.env]
-FLASH_ATTENTION_FORCE_BUILD = "TRUE"
-[disk]
-host = "~/disk"
-"""
+CASES = load_cases("image", "test_compile_spec")
+SPEC = CASES["SPEC"]
 FILE = "flash_attn-2.8.3.post2-cp311-cp311-linux_x86_64.whl"
 SOURCE = Package(
     name="flash-attn", version="2.8.3.post2", file="flash_attn-2.8.3.post2.tar.gz", sha256="a" * 64, size=9
@@ -162,18 +137,7 @@ def test_an_arch_of_one_model_is_that_of_the_target(folder: Folder) -> None:
     assert make_arch_build_env(()) == {}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "another"),
-    [
-        ('arch = "sm_90"', 'arch = "sm_80"', True),
-        ('FORCE_BUILD = "TRUE"', 'FORCE_BUILD = "1"', True),
-        ("memory_gib = 6.5", 'memory_gib = 6.5\nunits = ["*bf16*"]', True),
-        ("memory_gib = 6.5", "memory_gib = 9.0", False),
-        ("memory_gib = 6.5", "", False),
-        ('FLASH_ATTENTION_FORCE_BUILD = "TRUE"', 'FLASH_ATTENTION_FORCE_BUILD = "TRUE"\nMAX_JOBS = "2"', False),
-        ("einops", "einops==0.8.1", False),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "another"), CASES["what_decides_a_wheel"])
 def test_what_decides_a_wheel(folder: Folder, old: str, new: str, another: bool) -> None:
     """What the spec says of the build does; how many compilers run, and the rest of the stack, do not."""
     before = digest(target(folder))

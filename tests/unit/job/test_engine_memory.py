@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fakes import load_cases
 
 from rlbox.config.project import Project
 from rlbox.job.job import Job, load_job
@@ -12,6 +13,7 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import ProcessPaths, RunPlan, plan_run
 from rlbox.supervise.supervisor import estimate_inference_gpu_memory_percent
 
+CASES = load_cases("job", "test_engine_memory")
 SHIPPED = Project(folder=Path(__file__).parents[3])
 PATHS = ProcessPaths(run="/r", job="/r/job", data="/d", python="python", rlbox="rlbox")
 
@@ -21,34 +23,12 @@ def planned(job: Job, profile: str = "") -> RunPlan:
     return plan_run(job, values, PATHS, run_id="r", place="docker", target=job.target)
 
 
-@pytest.mark.parametrize(
-    ("job", "profile", "percent"),
-    [
-        ("gkd", "", 70),
-        ("gkd", "tiny", 30),
-        ("grpo", "", 30),
-        ("grpo", "fast-load", 40),
-        ("holdem", "", 45),
-        ("holdem", "full", 70),
-        ("sft", "", 85),
-        ("xdan", "", 85),
-    ],
-)
+@pytest.mark.parametrize(("job", "profile", "percent"), CASES["shipped_jobs"])
 def test_shipped_jobs(job: str, profile: str, percent: int) -> None:
     assert estimate_inference_gpu_memory_percent(planned(load_job(SHIPPED, job), profile)) == percent
 
 
-@pytest.mark.parametrize(
-    ("command", "percent"),
-    [
-        (["python", "-m", "train", "--data", "/data/vllm/rows"], 0),
-        (["torchrun", "train.py", "--out", "/data/vllm-runs"], 0),
-        (["vllm", "serve", "model"], 90),
-        (["python", "-m", "vllm.entrypoints.openai.api_server", "--gpu-memory-utilization", "0.5"], 50),
-        (["python", "-m", "sglang.launch_server"], 90),
-        (["python", "-m", "sglang.launch_server", "--mem-fraction-static=.455"], 46),
-    ],
-)
+@pytest.mark.parametrize(("command", "percent"), CASES["a_command"])
 def test_a_command(command: list[str], percent: int) -> None:
     stage = {"name": "one", "title": "t", "command": command}
     job = Job.model_validate({"name": "mine", "title": "t", "target": "local", "stages": [stage]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes import Folder
+from fakes import Folder, load_cases
 
 from rlbox.errors import SpecError
 from rlbox.job.job import Job, load_job
@@ -19,58 +19,8 @@ from rlbox.job.params import (
 )
 from rlbox.job.plan import ProcessPaths, RunPlan, plan_run, replan_stages_for_resume
 
-JOB = """
-title = "full and resume of seed 000"
-target = "local"
-secrets = ["WANDB_API_KEY"]
-[params]
-rollouts = { default = 2, help = "rollouts", at_least = 1 }
-mem_frac = { default = "45%", unit = "fraction", help = "share of GPU memory", at_most = "95%" }
-concurrency = { default = 96, help = "requests at once" }
-dynamic = { default = false, help = "dynamic sampling", true = "1", false = "0" }
-timeout = { default = "10min", unit = "seconds", help = "patience", at_least = "1s", at_most = "2h" }
-cache = { default = "80GB", unit = "MiB", help = "cache" }
-backend = { default = "flash", choices = ["flash", "eager"], help = "attention" }
-data = { required = true, type = "str", help = "training data" }
-offload = { default = false, true = "--offload", false = "", help = "offload" }
-save = { default = "{run}/ckpt", help = "where checkpoints go" }
-load_optimizer = { default = true, true = "", false = "--no-load-optim", help = "restore the optimizer" }
-[profiles.base]
-data = "/data/x"
-[profiles.smoke]
-include = "base"
-rollouts = 2
-[profiles.full]
-include = "base"
-rollouts = 50
-mem_frac = 0.7
-concurrency = 128
-dynamic = true
-[profiles.debug]
-include = ["full", "smoke"]
-timeout = "1h"
-[resume]
-says = "weights and progress only: optimizer state lost"
-params = { load_optimizer = false }
-[env]
-DYNAMIC = "{param.dynamic}"
-[[stages]]
-name = "prepare"
-title = "p"
-command = ["prepare", "{param.data}"]
-[[stages]]
-name = "train"
-title = "t"
-secrets = ["WANDB_API_KEY"]
-command = ["train", "{param.load_optimizer}", "{param.offload}", "--mem={param.mem_frac}", "--timeout",
-    "{param.timeout}", "{param.cache}", "{param.save}", "{param.data}"]
-resume = ["--load", "{run}/ckpt", "--attempt={attempt}"]
-env = { TRY = "{attempt}" }
-[[stages]]
-name = "eval"
-title = "e"
-command = ["eval", "{param.load_optimizer}"]
-"""
+CASES = load_cases("job", "test_params")
+JOB = CASES["JOB"]
 PATHS = ProcessPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/py")
 
 
@@ -113,17 +63,7 @@ def test_the_layers_and_where_values_came_from(job: Job) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("names", "order"),
-    [
-        (["smoke"], {"data": "base", "rollouts": "smoke"}),
-        (["smoke", "full"], {"data": "base", "rollouts": "full"}),
-        (["full", "smoke"], {"data": "base", "rollouts": "smoke"}),
-        (["debug"], {"data": "base", "rollouts": "smoke"}),
-        (["base", "base"], {"data": "base"}),
-        ([], {}),
-    ],
-)
+@pytest.mark.parametrize(("names", "order"), CASES["the_one_rule_of_profiles"])
 def test_the_one_rule_of_profiles(job: Job, names: list[str], order: dict[str, str]) -> None:
     found = {name: origin for name, (_, origin) in merge_profiles(job.profiles, names).items()}
     assert {name: origin for name, origin in found.items() if name in ("data", "rollouts")} == order
@@ -141,34 +81,7 @@ def test_what_was_typed_stands_for_itself(job: Job) -> None:
     assert train.argv[-2:] == ("{data}", "{run}/x")
 
 
-@pytest.mark.parametrize(
-    ("settings", "lines"),
-    [
-        ({}, ["--set data=: parameter data has no value: training data"]),
-        ({"data": ""}, ["--set data=: must not be empty: training data"]),
-        ({"data": "/path/to/x"}, ["--set data=/path/to/x: '/path/to' is a placeholder of a guide: "
-                                  "write the value that belongs there: training data"]),
-        (
-            {"data": "x", "timeout": "3h", "mem_frac": "99%"},
-            [
-                "job seed: 2 problems",
-                "  parameter mem_frac is 0.99, and must be at most 95%: share of GPU memory",
-                "  parameter timeout is 10800 seconds, and must be from 1s to 2h: patience",
-            ],
-        ),
-        (
-            {"data": "x", "timeout": "90", "backend": "flsh", "dynamic": "maybe", "rolouts": "3", "concurrency": "x"},
-            [
-                "job seed: 5 problems",
-                "  --set dynamic=maybe: must be true or false: dynamic sampling",
-                "  --set rolouts: not a parameter of job seed (did you mean 'rollouts'?)",
-                "  --set concurrency=x: must be an integer: requests at once",
-                "  --set timeout=90: must carry its unit: 30s, 10min, 2h, 1h30min (got 90): patience",
-                "  --set backend=flsh: must be one of flash, eager (did you mean 'flash'?): attention",
-            ],
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "lines"), CASES["everything_that_is_wrong_at_once"])  # fmt: skip
 def test_everything_that_is_wrong_at_once(job: Job, settings: dict[str, str], lines: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_params(job, (), settings)

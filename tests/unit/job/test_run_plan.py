@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from fakes import CHECKOUT, Folder
+from fakes import CHECKOUT, Folder, load_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,60 +15,8 @@ from rlbox.job.job import Job, load_job
 from rlbox.job.params import ParamValues, resolve_params
 from rlbox.job.plan import ProcessPaths, RunPlan, parse_run_plan, plan_run
 
-JOB = """
-title = "two stages"
-target = "local"
-[params]
-rounds = { default = 2, help = "rounds of the loop", at_least = 1, at_most = 9 }
-lr = { default = 0.5, help = "step size", at_least = 0 }
-note = { default = "none", help = "free text" }
-[profiles.learn]
-rounds = 8
-[ports]
-http = 8100
-ray_port = 8101
-[env]
-PYTHONPATH = "{job}"
-[[services]]
-name = "server"
-title = "answers"
-command = ["{python}", "-m", "server", "--port={port.http}"]
-ports = ["http"]
-start_s = 7
-env = { DATA = "{data}" }
-[services.ready]
-url = "http://127.0.0.1:{port.http}/v1"
-method = "POST"
-body = '{"prompt": "{param.note}", "n": {param.rounds}}'
-contains = "ok"
-[[services]]
-name = "head"
-title = "Ray"
-command = ["ray"]
-ports = ["ray_port"]
-ready = { url = "http://127.0.0.1:{port.ray_port}" }
-[[stages]]
-name = "train-only"
-title = "train"
-command = ["{python}", "train.py", "--lr", "{param.lr}", "{not a placeholder}", "a{3}"]
-[stages.limits]
-total_s = 60
-[[stages]]
-name = "loop"
-title = "loop"
-command = ["{python}", "loop.py"]
-services = ["head", "server"]
-env = { ROUNDS = "{param.rounds}" }
-needs = [{ path = "{run}/checkpoint/manifest.json", manifest = true, why = "the stage before wrote it" }]
-ray = { dashboard = "http://127.0.0.1:{port.ray_port}", service = "head", temp_dir = "{data}/ray" }
-[stages.gate]
-require = [
-    { pattern = 'saved \\d+ to {run}/out\\.$', count = 2 },
-    { pattern = "POST", log = "server", why = "it asked" },
-]
-forbid = [{ pattern = "NaN" }]
-files = [{ path = "{run}/out", min_bytes = 10 }]
-"""
+CASES = load_cases("job", "test_run_plan")
+JOB = CASES["JOB"]
 PATHS = ProcessPaths(run="/d/runs/j-1", job="/d/runs/j-1/job", data="/d", python="/opt/venv/bin/python")
 
 
@@ -118,21 +66,7 @@ def test_a_path_in_a_pattern_stands_for_itself(tmp_path_factory: pytest.TempPath
     assert re.search(pattern, f"saved 12 to {folder_name}/out.")
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "where", "name"),
-    [
-        ("--lr", "{param.rate}", "stages.train-only.command", "param.rate"),
-        ("--port={port.http}", "{port.https}", "services.server.command", "port.https"),
-        ('DATA = "{data}"', 'DATA = "{date}"', "services.server.env.DATA", "date"),
-        ('"{data}/ray"', '"{dat}/ray"', "stages.loop.ray.temp_dir", "dat"),
-        ("{run}/out\\.", "{home}/out", "stages.loop.gate.require.pattern", "home"),
-        ('pattern = "NaN"', 'pattern = "{nan}"', "stages.loop.gate.forbid.pattern", "nan"),
-        ('"{run}/out"', '"{out}"', "stages.loop.gate.files.path", "out"),
-        ("{run}/checkpoint", "{ckpt}", "stages.loop.needs.path", "ckpt"),
-        ('PYTHONPATH = "{job}"', 'PYTHONPATH = "{jobs}"', "env.PYTHONPATH", "jobs"),
-        ('{"prompt": "{param.note}"', '{"prompt": "{note}"', "services.server.ready.body", "note"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "where", "name"), CASES["a_placeholder_that_names_nothing"])
 def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: str, where: str, name: str) -> None:
     assert before in JOB
     folder.job("two", JOB.replace(before, after))
@@ -145,27 +79,7 @@ def test_a_placeholder_that_names_nothing(folder: Folder, before: str, after: st
     )
 
 
-@pytest.mark.parametrize(
-    ("profile", "settings", "message"),
-    [
-        ("lern", {}, "job two has no profile 'lern'\n  next:  choose one of: learn"),
-        (
-            "",
-            {"rouds": "3"},
-            "--set rouds: not a parameter of job two (did you mean 'rounds'?)\n  next:  parameters: lr, note, rounds",
-        ),
-        ("", {"zzz": "3"}, "--set zzz: not a parameter of job two\n  next:  parameters: lr, note, rounds"),
-        ("", {"rounds": "many"}, "--set rounds=many: must be an integer: rounds of the loop"),
-        ("", {"rounds": "2.5"}, "--set rounds=2.5: must be an integer: rounds of the loop"),
-        ("", {"rounds": ""}, "--set rounds=: must be an integer: rounds of the loop"),
-        ("", {"lr": "fast"}, "--set lr=fast: must be a number: step size"),
-        ("", {"lr": "nan"}, "--set lr=nan: must be a number: step size"),
-        ("", {"lr": "inf"}, "--set lr=inf: must be a number: step size"),
-        ("", {"rounds": "0"}, "parameter rounds is 0, and must be from 1 to 9: rounds of the loop"),
-        ("learn", {"rounds": "10"}, "parameter rounds is 10, and must be from 1 to 9: rounds of the loop"),
-        ("", {"lr": "-0.1"}, "parameter lr is -0.1, and must be at least 0: step size"),
-    ],
-)
+@pytest.mark.parametrize(("profile", "settings", "message"), CASES["parameters_that_cannot_be"])
 def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError) as caught:
         resolve_params(job, profile, settings)

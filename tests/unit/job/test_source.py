@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fakes import CHECKOUT, Folder
+from fakes import CHECKOUT, Folder, load_cases
 
 from rlbox.config.project import Project
 from rlbox.errors import SpecError
@@ -12,30 +12,8 @@ from rlbox.job.params import resolve_params
 from rlbox.job.plan import ProcessPaths, RunPlan, container_source_path_or_empty, plan_run
 from rlbox.run.inputs import plan_container_run
 
-JOB = """
-title = "trains"
-target = "mine"
-[source]
-package = "verl"
-version = "0.9.1"
-[env]
-PYTHONPATH = "{job}"
-[[services]]
-name = "ray"
-title = "head"
-command = ["ray-start"]
-ready = { line = "up" }
-[[stages]]
-name = "train"
-title = "trains"
-services = ["ray"]
-command = ["train"]
-[[stages]]
-name = "own"
-title = "has a path of its own"
-command = ["train"]
-env = { PYTHONPATH = "/own" }
-"""
+CASES = load_cases("job", "test_source")
+JOB = CASES["JOB"]
 
 TRAINERS = ("sft", "grpo", "gkd", "xdan", "holdem")
 

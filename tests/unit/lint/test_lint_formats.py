@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from fakes import load_cases
 
 from rlbox.errors import SpecError
 from rlbox.lint.drift import load_drift_rules
@@ -12,6 +13,7 @@ from rlbox.lint.formats import detect_format_or_shell, parse_document
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import Position
 
+TABLES = load_cases("lint", "test_lint_formats")
 pytestmark = pytest.mark.allow("processes")  # bash -n
 
 
@@ -20,72 +22,9 @@ def found(name: str, text: str) -> list[tuple[int, str]]:
     return [(one.line, one.rule) for one in lint_text(name, text, load_drift_rules()) if one.severity != "note"]
 
 
-DOCKERFILE = """\
-FROM verl/verl:latest AS base
-ENV NCCL_TIMEOUT=600 \\
-    VLLM_ATTENTION_BACKEND=FLASH_ATTN
-ENV VLLM_USE_TRITON_FLASH_ATTN 0
-# RUN ray shutdown
-RUN --mount=type=cache,target=/c apt-get update && apt-get install git \\
-    # ray shutdown
-    && ray shutdown
-RUN <<EOF
-ray shutdown
-EOF
-RUN ["ray", "shutdown"]
-FROM base
-HEALTHCHECK --interval=5s CMD curl http://localhost:8000/health || exit 1
-CMD ["ray", "start", "--head"]
-"""
-
-YAML = """\
-# NCCL_TIMEOUT: 3
-services:
-  a:
-    image: verl/verl:latest
-    environment:
-      - NCCL_TIMEOUT=600
-      - "VLLM_ATTENTION_BACKEND=X"
-    command: ["ray", "start", "--head", "--port=18000"]
-  b:
-    environment: { NCCL_TIMEOUT: "600", A: b }
-    command: ray shutdown
-env:
-  - name: NCCL_TIMEOUT
-    value: "600"
-jobs:
-  - run: |
-      # ray shutdown
-      ray shutdown
-  - run: ray shutdown  # now
-  - command:
-      - ray
-      - shutdown
-  - command: [bash, -c, "ray shutdown"]
-  - args:
-      - bash
-      - -c
-      - |
-        echo 1
-        ray shutdown
-text: ray shutdown, they say
-"""
-
-TOML = """\
-title = "ray shutdown"   # NCCL_TIMEOUT = "3"
-[env]
-NCCL_TIMEOUT = "600"
-[ports]
-ray = 18100
-[[services]]
-command = [
-    "ray", "start", "--head", "--block",   # a head
-    "--port=18100",
-]
-env = { VLLM_ATTENTION_BACKEND = "X" }
-[stages.gate]
-require = [{ pattern = '[SYNC]' }, { pattern = '\\[SYNC\\]' }]
-"""
+DOCKERFILE = TABLES["DOCKERFILE"]
+YAML = TABLES["YAML"]
+TOML = TABLES["TOML"]
 
 JSON = """\
 {"env_vars": {"NCCL_TIMEOUT": "600"},
@@ -94,28 +33,7 @@ JSON = """\
  "text": "ray shutdown"}
 """
 
-NOTES = """\
-# Notes on `ray shutdown`
-
-Do not use `ray shutdown`: it is Python. NCCL_TIMEOUT=600 does nothing.
-
-```bash
-ray shutdown
-```
-1. indented:
-   ```sh
-   export NCCL_TIMEOUT=1  # x
-   ```
-> ```shell
-> ray shutdown
-> ```
-```dockerfile
-ENV NCCL_TIMEOUT=1
-```
-```
-(pid=1) ray shutdown was called
-```
-"""
+NOTES = TABLES["NOTES"]
 
 SHELL_IN_CRLF = "#!/bin/bash\r\nray shutdown\r\n"
 
@@ -157,17 +75,7 @@ def test_a_format_is_read(name: str, text: str, expected: str) -> None:
     assert sorted(f"{line} {rule}" for line, rule in found(name, text)) == sorted(expected.split(", "))
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "kind"),
-    [
-        ("a/Dockerfile.dev", "", "dockerfile"),
-        ("x.dockerfile", "", "dockerfile"),
-        ("x.bashrc", "", "shell"),
-        ("<stdin>", "FROM a:1\nRUN b\n", "dockerfile"),
-        ("<stdin>", "text\n```\na\n```\n", "notes"),
-        ("<stdin>", "echo 1\n", "shell"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "kind"), TABLES["the_format_is_known_by_the_name_or_the_first_lines"])
 def test_the_format_is_known_by_the_name_or_the_first_lines(name: str, text: str, kind: str) -> None:
     assert detect_format_or_shell(name, text) == kind
 
@@ -209,24 +117,7 @@ def test_what_a_dockerfile_does_in_images_built_on_it() -> None:
 
 
 # Name to a file in which `<` stands in front of what is dead; the mark is taken out before the file is read.
-FORMS = {
-    "value on the next line": "env:\n  <NCCL_TIMEOUT:\n    600\n",
-    "folded command": "command: >-\n  ray start --head --port=6379\n  <--storage=/s\n",
-    "folded command with a number and a comment": "command: >2-  # why\n    ray start --head\n    <--storage=/s\n",
-    "literal": "run: |\n  set -e\n  <ray shutdown\n",
-    "literal with lines that go on": "run: |-\n  ray start --head \\\n    --port=6379 \\\n    <--storage=/s\n",
-    "anchor before a block": "job:\n  run: &run |\n    <ray shutdown\n",
-    "anchored flow map": 'env: &env {A: "1", <NCCL_TIMEOUT: "600"}\n',
-    "merge key": "base: &base\n  <NCCL_TIMEOUT: 600\njob:\n  env:\n    <<: *base\n    A: b\n",
-    "tag": "env:\n  <NCCL_TIMEOUT: !!str 600\n",
-    "flow map over lines": "env: {A: 1,\n  <NCCL_TIMEOUT: 600,  # why\n}\n",
-    "block list": "command:\n- ray\n- start\n- --head\n- <--storage=/s\n",
-    "block list of lines": "before_script:\n  - make\n  - <ray shutdown\n",
-    "name and value": "env:\n  - name: A\n    value: b\n  - name: NCCL_TIMEOUT\n    value: '<600'\n",
-    "Chinese command": "command: >-\n  echo 中文 &&\n  <ray shutdown\n",
-    "windows": "env:\r\n  A: 1\r\n  <NCCL_TIMEOUT: >-\r\n    600\r\n",
-    "a file in Kubernetes": "kind: ConfigMap\ndata:\n  .env: |\n    A=b\n    <NCCL_TIMEOUT=600\n",
-}
+FORMS = TABLES["FORMS"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -239,15 +130,7 @@ def test_what_is_dead_is_found_where_it_stands(form: str) -> None:
     assert found == {place}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "env:\n  NCCL_TIMEOUT:\n  B: c\n",
-        "text: ray shutdown\nabout: >-\n  NCCL_TIMEOUT=600\n",
-        "# env: {NCCL_TIMEOUT: 600}\na: 'b # NCCL_TIMEOUT: 600'\n",
-        "env:\n  NCCL_TIMEOUT: >-  # rlbox: ignore=nccl-timeout\n    600\n",
-    ],
-)
+@pytest.mark.parametrize("text", TABLES["what_is_not_set_or_is_switched_off_is_not_found"])
 def test_what_is_not_set_or_is_switched_off_is_not_found(text: str) -> None:
     assert [one for one in lint_text("x.yaml", text, load_drift_rules()) if one.severity != "note"] == []
 

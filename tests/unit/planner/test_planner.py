@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT, Folder
+from fakes import CHECKOUT, Folder, load_cases
 
 from rlbox.amounts import GIB
 from rlbox.app import App
@@ -34,6 +34,7 @@ from rlbox.planner.needs import (
 )
 from rlbox.target.target import load_target
 
+CASES = load_cases("planner", "test_planner")
 SHIPPED = Project(folder=CHECKOUT)
 CARD = 31.8 * GIB
 
@@ -143,22 +144,7 @@ def test_fewer_gpus_than_the_job_wants() -> None:
     assert find_shortages(needs("sft"), replace(room, gpus_per_node=-1)) == ()  # all there are, however many
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"tensor_parallel": "2"}, "4 engines x 2 GPUs are not the actor's 16"),
-        ({"ref_gpus": "4"}, "colocated reference and actor need the same nodes and GPUs"),
-        ({"train_batch": "100"}, "train_batch 100 is not a multiple of micro_train_batch 2 x 16 actors"),
-        ({"rollout_batch": "10"}, "rollout_batch 10 x 8 answers are not a multiple of train_batch 128"),
-        ({"max_len": "32769"}, "max_len 32769 is more than the model's 32768 tokens"),
-        ({"answer_len": "8192"}, "an answer of 8192 tokens leaves no prompt of max_len 8192"),
-        ({"cluster_gpus": "17"}, "cluster_gpus 17 is more than 2 nodes of 8 have"),
-        (
-            {"actor_gpus": "4", "ref_gpus": "4", "engines": "2"},
-            "colocated groups share 8 GPUs, which Ray packs on 1 of 2",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("settings", "says"), CASES["the_arithmetic_of_openrlhf"])
 def test_the_arithmetic_of_openrlhf(settings: dict[str, str], says: str) -> None:
     assert says in format_shortages(
         find_shortages(needs("xdan", **settings), Capacity(source_label="", nodes=2, gpus_per_node=8))
@@ -229,20 +215,7 @@ def test_a_run_that_is_taken_up_keeps_its_own_settings_and_profile() -> None:
 PATHS = ProcessPaths(run="/tmp-disk/runs/x", job="/tmp-disk/runs/x/job", data="/tmp-disk", python="python")
 
 
-@pytest.mark.parametrize(
-    ("path", "off"),
-    [
-        ("/system/exp", True),
-        ("/tmp-disk/exp", False),
-        ("/tmp-disk/../exp", True),
-        ("/tmp-disk-2/exp", True),
-        ("/autodl-fs/exp", True),
-        ("exp", True),
-        ("./exp", True),
-        ("~/exp", True),
-        ("/opt/slime", False),
-    ],
-)
+@pytest.mark.parametrize(("path", "off"), CASES["paths_off_the_data_disk"])
 def test_paths_off_the_data_disk(path: str, off: bool) -> None:
     """P008: the system disk is small; P007: a second disk is for archives."""
     job = load_job(SHIPPED, "holdem")
@@ -260,22 +233,7 @@ def test_what_is_no_path_is_no_matter() -> None:
     }
 
 
-WRONG = """
-title = "t"
-target = "local"
-[params]
-gpus = { default = 1, help = "GPUs" }
-[[stages]]
-name = "one"
-title = "one"
-command = ["true"]
-[fits]
-turn = ["gpu"]
-size = { gpus = "model" }
-let = { gpus = "1", all = "gpsu * 2", later = "all" }
-[fits.stages.two]
-gpus = "gpus +"
-"""
+WRONG = CASES["WRONG"]
 
 
 def test_a_table_that_is_wrong_says_where(folder: Folder) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 
 from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
@@ -26,6 +26,7 @@ from rlbox.planner.stack_solver import CompatFact, Condition, solve
 from rlbox.target.lock import Lock, LockedPythonLayer, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 
+CASES = load_cases("planner", "test_solve_stack")
 TABLE = load_compat_table()
 GPU_5090 = {"arch": "sm_120", "grade": "consumer", "cuda_driver": "12.8"}
 GPU_A800 = {"arch": "sm_80", "grade": "datacenter"}
@@ -105,19 +106,7 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     assert nearest in ways(found)[:3]
 
 
-@pytest.mark.parametrize(
-    "packages",
-    [
-        ("vllm==0.11.0", "torch==2.8.0", "transformers==4.57.1"),
-        ("transformers==4.57.6", "kernels==0.12.3"),
-        ("transformers==5.14.1", "kernels==0.15.2"),
-        ("transformers==5.7.0", "peft==0.15.2"),
-        ("transformers==5.5.0", "peft==0.18.1"),
-        ("torch==2.6.0", "flash-attn==2.7.4.post1"),
-        ("trl==0.27.2", "vllm==0.12.0", "torch==2.9.0", "transformers==4.57.3"),
-        ("ray==2.55.1", "vllm==0.22.1"),
-    ],
-)
+@pytest.mark.parametrize("packages", CASES["a_set_that_works_contradicts_nothing"])
 def test_a_set_that_works_contradicts_nothing(packages: tuple[str, ...]) -> None:
     assert verdict(*packages, hardware={"arch": "sm_90", "grade": "datacenter"}).is_consistent
 
@@ -179,15 +168,7 @@ def test_a_fact_can_be_left_out_with_a_reason() -> None:
     assert verdict(*spec, compat={"off": {"verl-0-7-0-with-vllm-vllm": "tried"}}).is_consistent
 
 
-@pytest.mark.parametrize(
-    ("torch", "built_for", "abi", "fits"),
-    [
-        ("2.6.0", "2.6", "FALSE", True),
-        ("2.6.0", "2.6", "TRUE", False),
-        ("2.7.0", "2.6", "FALSE", False),
-        ("2.7.0", "2.7", "TRUE", True),
-    ],
-)
+@pytest.mark.parametrize(("torch", "built_for", "abi", "fits"), CASES["a_wheel_must_match_torch_and_its_abi"])
 def test_a_wheel_must_match_torch_and_its_abi(torch: str, built_for: str, abi: str, fits: bool) -> None:
     wheel = {"url": WHEEL.format(built_for, abi), "sha256": "0" * 64}
     assert verdict(f"torch=={torch}", hardware=GPU_A800, wheels=[wheel]).is_consistent is fits
@@ -266,15 +247,7 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "grade", "driver", "base", "fits"),
-    [
-        ("sm_80", "datacenter", "13.0", (), True),
-        ("sm_80", "datacenter", "12.8", (), False),
-        ("sm_80", "datacenter", "12.8", ("cuda-compat-13-0",), True),
-        ("sm_120", "consumer", "12.8", (), False),
-        ("sm_120", "consumer", "12.8", ("cuda-compat-13-0",), False),
-        ("sm_120", "consumer", "13.0", (), True),
-    ],
+    ("arch", "grade", "driver", "base", "fits"), CASES["cuda_13_wants_driver_580_or_forward_compatibility"]
 )
 def test_cuda_13_wants_driver_580_or_forward_compatibility(
     arch: str, grade: str, driver: str, base: tuple[str, ...], fits: bool

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fakes import CHECKOUT
+from fakes import CHECKOUT, load_cases
 from test_apply_wanted import planned, text_of
 
 from rlbox.config.project import Project
@@ -16,33 +16,9 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.provision import inherit_stage_environment
 from rlbox.provision.shell_environment import SYSTEM_PATH, keep_allowed_variables_and_system_path
 
-HOSTILE = {
-    "BASH_ENV": "/srv/.bashrc",
-    "CONDA_PREFIX": "/srv/micromamba/envs/x",
-    "CUDA_HOME": "/srv/cuda-11",
-    "DEBIAN_FRONTEND": "noninteractive",
-    "HF_HUB_OFFLINE": "0",
-    "LC_ALL": "POSIX",
-    "LD_PRELOAD": "/srv/x.so",
-    "NCCL_DEBUG": "TRACE",
-    "PIP_CONSTRAINT": "/srv/c.txt",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHOME": "/srv/micromamba",
-    "RAY_ADDRESS": "10.0.0.1:6379",
-    "VIRTUAL_ENV": "/srv/venv",
-    "WANDB_API_KEY": "of the shell",
-}
-KEPT = {
-    "CUDA_VISIBLE_DEVICES": "1",
-    "HOME": "/root",
-    "HTTPS_PROXY": "http://proxy:3128",
-    "NVIDIA_VISIBLE_DEVICES": "all",
-    "RLBOX_DATA": "/data",
-    "SSL_CERT_FILE": "/etc/site.crt",
-    "TMPDIR": "/root/autodl-tmp/tmp",
-    "VAST_TCP_PORT_8265": "40123",
-    "no_proxy": "localhost",
-}
+CASES = load_cases("provision", "test_environment_here")
+HOSTILE = CASES["HOSTILE"]
+KEPT = CASES["KEPT"]
 
 
 def test_what_is_of_the_shell_stays_there_and_what_is_of_the_machine_comes_along() -> None:
@@ -109,15 +85,7 @@ def test_a_service_that_nobody_started_yet_fails_no_apply() -> None:
 
 
 @pytest.mark.allow("processes")
-@pytest.mark.parametrize(
-    ("environ", "file", "expected"),
-    [
-        ({}, "etc/pip.conf", "etc/pip.conf names an index: a mirror of the building machine was left in the image"),
-        ({"RLBOX_PLACE": "/opt/rlbox"}, "etc/pip.conf", ""),
-        ({"RLBOX_PLACE": "/opt/rlbox"}, "etc/uv/uv.toml", ""),
-        ({"RLBOX_PLACE": "/opt/rlbox"}, "opt/venv/pip.conf", "pip.conf names an index"),
-    ],
-)
+@pytest.mark.parametrize(("environ", "file", "expected"), CASES["a_mirror_of_a_rented_machine_is_its_own"])
 def test_a_mirror_of_a_rented_machine_is_its_own(
     tmp_path: Path, environ: dict[str, str], file: str, expected: str
 ) -> None:

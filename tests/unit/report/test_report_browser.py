@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from browserbox import find_chromium
+from fakes import load_cases
 from reportbox import iso, plan_of, write_run
 from test_scores_page import page, write_results
 
@@ -21,6 +22,7 @@ from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
 from rlbox.secrets.masks import SecretMasker
 
+CASES = load_cases("report", "test_report_browser")
 CHROMIUM = find_chromium()
 pytestmark = [
     pytest.mark.allow("processes", "sockets"),
@@ -30,25 +32,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--enable-logging=stderr", "--timeout=20000", "--window-size=1280,1000",
 )  # fmt: skip
-PROBE = """
-<script>
-const plot = [...document.querySelectorAll("svg.plot")].find((svg) => svg.ariaLabel.startsWith("CPU"));
-plot.scrollIntoView();
-const box = plot.getBoundingClientRect();
-const point = (kind, share) => plot.dispatchEvent(new PointerEvent(kind, {
-  bubbles: true, clientX: box.left + box.width * share, clientY: box.top + box.height / 2 }));
-point("pointermove", 0.5);
-document.body.dataset.tip = plot.parentElement.querySelector(".tip").textContent;
-point("pointerdown", 0.4); point("pointermove", 0.6); point("pointerup", 0.6);
-document.body.dataset.zoomed = [...document.querySelectorAll("svg.plot[data-kind=time] .moved")]
-  .filter((moved) => moved.getAttribute("transform")).length;
-const filter = document.querySelector("pre .fatal").closest("pre");
-document.body.dataset.scrolled = filter.scrollTop;
-document.body.dataset.heights = [...document.querySelectorAll("polyline[data-name]")]
-  .filter((line) => line.getBBox().width > 0).length;
-document.body.dataset.wide = document.documentElement.scrollWidth > innerWidth;
-</script>
-"""
+PROBE = CASES["PROBE"]
 
 
 def browse(page: Path | str, *flags: str, profile: Path | None = None) -> tuple[str, str]:
@@ -66,22 +50,7 @@ def browse(page: Path | str, *flags: str, profile: Path | None = None) -> tuple[
     return done.stdout, "\n".join(complaints)
 
 
-OVERFLOW = """
-<script>
-const scrolls = (one) => /auto|scroll|hidden/.test(getComputedStyle(one).overflowX);
-const inside = (one) => one && (scrolls(one) || inside(one.parentElement));
-const beyond = (one) => one.getBoundingClientRect().right > innerWidth + 1;
-top.document.body.dataset[frameElement.name] = JSON.stringify({
-  over: [...document.querySelectorAll("body *")]
-    .filter((one) => beyond(one) && !inside(one) && !one.closest("svg"))
-    .map((one) => `${one.tagName}.${one.className}`),
-  bars: [...document.querySelectorAll(".track")].filter(beyond).length,
-  across: document.documentElement.scrollWidth > innerWidth,
-  screen: innerWidth,
-  dark: getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every((part) => part < 60),
-});
-</script>
-"""
+OVERFLOW = CASES["OVERFLOW"]
 WIDTHS = (360, 1280)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from fakes import ON_IMAGE, Folder
+from fakes import ON_IMAGE, Folder, load_cases
 
 from rlbox.app import App
 from rlbox.errors import SpecError
@@ -16,24 +16,8 @@ from rlbox.run.backend import RunOptions
 from rlbox.run.exposure import drop_taken_published_ports_adding_notes, plan_exposure_or_refuse
 from rlbox.run.inputs import plan_container_run
 
-JOB = """
-title = "one stage on Ray"
-target = "mine"
-[ports]
-dashboard = 8101
-[[services]]
-name = "ray"
-title = "head"
-command = ["ray-start", "head"]
-ports = ["dashboard"]
-[services.ready]
-url = "http://127.0.0.1:{port.dashboard}/api/jobs/"
-[[stages]]
-name = "train"
-title = "trains"
-services = ["ray"]
-command = ["train"]
-"""
+CASES = load_cases("run", "test_closed_networks")
+JOB = CASES["JOB"]
 ON_RAY = """
 [stages.ray]
 dashboard = "http://127.0.0.1:{port.dashboard}"
@@ -189,16 +173,7 @@ def test_several_nodes_are_on_the_hosts_network(folder: Folder) -> None:
     assert "run.network: must be 'host' for hardware.nodes = 2: nodes reach each other on it" in refused.value.what
 
 
-@pytest.mark.parametrize(
-    ("network", "wanted", "published"),
-    [
-        ("own", (), {"dashboard": 8101}),
-        ("own", ("client",), {"dashboard": 8101, "client": 8102}),
-        ("bridge", (), {"dashboard": 8101}),
-        ("host", ("client",), {}),
-        ("none", (), {}),
-    ],
-)
+@pytest.mark.parametrize(("network", "wanted", "published"), CASES["what_is_published"])
 def test_what_is_published(folder: Folder, network: str, wanted: tuple[str, ...], published: dict[str, int]) -> None:
     app, plan = planned(folder, NEW, job=PUBLISHING)
     assert close(app, plan, network, opened=False, publish=wanted).published == published

@@ -6,36 +6,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fakes import load_cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlbox.secrets.env_file import ParsedEnvFile, parse_env_with_problems
 
+CASES = load_cases("secrets", "test_env_file")
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("A=1", {"A": "1"}),
-        ("A=1\nB=2\n", {"A": "1", "B": "2"}),
-        ("\ufeffA=1\r\nB='x y'\r\n", {"A": "1", "B": "x y"}),
-        ("A=1\rB=2\r", {"A": "1", "B": "2"}),
-        ("export A=1\n export\tB=2", {"A": "1", "B": "2"}),
-        ("  A = 1  \nB\t=\t2", {"A": "1", "B": "2"}),
-        ("A=two words # said\nB=a#b", {"A": "two words", "B": "a#b"}),
-        ("A= # nothing\nB=#x\nC=", {"A": "", "B": "#x", "C": ""}),
-        ("# A=1\n\n   # B\nC=3", {"C": "3"}),
-        ("A='it is # all \"kept\" \\n $HOME'", {"A": 'it is # all "kept" \\n $HOME'}),
-        ('A="a \\"b\\" \\\\ \\$HOME \\n\\t\\q # c" # said', {"A": 'a "b" \\ $HOME \n\t\\q # c'}),
-        ("A='one\ntwo'\nB=\"three\nfour\"\nC=5", {"A": "one\ntwo", "B": "three\nfour", "C": "5"}),
-        ('A="one \\\ntwo"', {"A": "one two"}),
-        ("A='a'\"b\"c", {"A": "abc"}),
-        ("A=$HOME/x", {"A": "$HOME/x"}),
-        ("A=a=b==\nB=https://u:p@h/?q=1&r=2", {"A": "a=b==", "B": "https://u:p@h/?q=1&r=2"}),
-        ("A=1\nA=1", {"A": "1"}),
-        ("A=密钥", {"A": "密钥"}),
-        ("", {}),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "values"), CASES["values"])
 def test_values(text: str, values: dict[str, str]) -> None:
     assert parse_env_with_problems(text.encode()) == ParsedEnvFile(values=values)
 

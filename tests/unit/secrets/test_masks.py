@@ -10,12 +10,14 @@ import textwrap
 from urllib.parse import quote, quote_plus
 
 import pytest
+from fakes import load_cases
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rlbox.secrets.mask_stream import remove_escapes_quotes_and_whitespace
 from rlbox.secrets.masks import SecretMasker, mask_tokens_and_random_text
 
+CASES = load_cases("secrets", "test_masks")
 ENVIRONMENT = {
     "RLBOX_SECRETS": "WANDB, EMPTY,ABSENT",
     "WANDB": "planted",
@@ -123,19 +125,7 @@ def test_a_secret_of_several_lines() -> None:
     assert masks.mask_text(f"all {key} one plantedplanted2 last ab") == "all ***\n one *** last ab"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "hidden"),
-    [
-        ("GITHUB_TOKEN", "ghp_0123456789", True),
-        ("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop", True),
-        ("MY_PASSWORD", "short1", False),
-        ("SSL_KEY_FILE", "/etc/ssl/private/a1.pem", False),
-        ("MAX_TOKENS", "1048576000", False),
-        ("TOKEN_NOTE", "this is 1 sentence", False),
-        ("TOKENIZERS_PARALLELISM", "false-but-long-enough-1", False),
-        ("HOSTNAME", "node-0123456789-abcdef", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "hidden"), CASES["what_nobody_declared_and_what_sounds_like_it"])
 def test_what_nobody_declared_and_what_sounds_like_it(name: str, value: str, hidden: bool) -> None:
     assert (SecretMasker({name: value}).mask_text(f"x {value} y") == "x *** y") is hidden
 
@@ -178,15 +168,7 @@ def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
     assert not any(token[at : at + 8] in masked for at in range(len(token) - 7)), masked
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "TypeError: Llama31ModelProvider.__init__() got an unexpected keyword argument 'pipeline_split_rank'",
-        "model.path=Qwen/Qwen3-30B-A3B-Instruct-2507 torch-2.11.0+cu129-cp312-cp312-manylinux_2_28_x86_64.whl",
-        "(Worker pid=77777) ERROR 05-19 13:26:50 [multiproc_executor.py:962] Qwen2_5_VLForConditionalGeneration",
-        "max_num_batched_tokens=16384 log_prob_micro_batch_size_per_gpu=32 fp8_e4m3fn flash_attn_2_cuda.cpython-312",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["words_of_logs_are_not_taken_for_tokens"])
 def test_words_of_logs_are_not_taken_for_tokens(text: str) -> None:
     assert mask_tokens_and_random_text(text) == text
 

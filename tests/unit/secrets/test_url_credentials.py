@@ -3,48 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from fakes import load_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlbox.secrets.url_credentials import UrlAndHeaderMaskStream, mask_url_and_header_credentials
 
+CASES = load_cases("secrets", "test_url_credentials")
 
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
-        ("postgres://me:pa@ss@db:5432/x", "postgres://me:***@db:5432/x"),
-        ("redis://:secret@host", "redis://:***@host"),
-        ("git clone https://ghp_abc@github.com/x/y", "git clone https://***@github.com/x/y"),
-        ("HTTPS_PROXY=http://u:p@proxy:3128", "HTTPS_PROXY=http://u:***@proxy:3128"),
-        ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
-        ("authorization: Basic dXNlcjpwYXNz\nnext", "authorization: Basic ***\nnext"),
-        ('{"Authorization": "Bearer abc", "x": 1}', '{"Authorization": "Bearer ***", "x": 1}'),
-        ('{\\"Authorization\\": \\"token abc\\"}', '{\\"Authorization\\": \\"token ***\\"}'),
-        ("('authorization', b'Bearer abc')", "('authorization', b'Bearer ***')"),
-        ("Authorization: AWS4 0123456789abcdefXYZ", "Authorization: ***"),
-        ("-H 'Proxy-Authorization: Basic abc' -v", "-H 'Proxy-Authorization: Basic ***' -v"),
-        (
-            "HTTP_AUTHORIZATION AUTHORIZATION=Bearer 0123456789abcdefXYZ.q",
-            "HTTP_AUTHORIZATION AUTHORIZATION=Bearer ***",
-        ),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "masked"), CASES["masked"])
 def test_masked(text: str, masked: str) -> None:
     assert mask_url_and_header_credentials(text) == masked
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "http://127.0.0.1:8000/v1/models",
-        "Loading https://huggingface.co/org/model@main",
-        "git clone ssh://git@github.com/org/repository",
-        "mail me@example.org about http://host",
-        "the bearer of bad news",
-        "authorization failed",
-        "tcp://10.0.0.1:29500 rank@3",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["left_alone"])
 def test_left_alone(text: str) -> None:
     assert mask_url_and_header_credentials(text) == text
 
