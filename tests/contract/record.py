@@ -1,6 +1,6 @@
 """Record what users and scripts see of rlbox: help, JSON keys and exit codes of calls, a run directory, scores.
 
-    python tests/contract/record.py             rewrite tests/contract/outside.json; review the diff
+    python tests/contract/record.py             rewrite tests/contract/outside.json.xz
     python tests/contract/record.py --print     print it instead
     python tests/contract/record.py --sandbox   record the verdicts on all hostile programs instead; a minute
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import re
 import shutil
@@ -32,7 +33,7 @@ from rlbox.config.project import Project as RlboxProject  # noqa: E402
 from rlbox.diagnose.signatures import load_signatures  # noqa: E402
 from rlbox.fixes.catalogue import load_fix_catalogue  # noqa: E402
 
-RECORDING = Path(__file__).with_name("outside.json")
+RECORDING = Path(__file__).with_name("outside.json.xz")
 VERDICTS = Path(__file__).with_name("verdicts.json")
 
 DIGEST = "0123456789abcdef" * 4
@@ -300,7 +301,7 @@ def main() -> int:
     if args.printed:
         print(text, end="")
     else:
-        RECORDING.write_text(text, encoding="utf-8")
+        RECORDING.write_bytes(lzma.compress(text.encode(), preset=9))
     return 0
 
 

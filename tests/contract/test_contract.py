@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import lzma
 import subprocess
 import sys
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from fakes import CHECKOUT
 
 FOLDER = CHECKOUT / "tests/contract"
-RECORDED = json.loads((FOLDER / "outside.json").read_text("utf-8"))
+RECORDED = json.loads(lzma.decompress((FOLDER / "outside.json.xz").read_bytes()))
 
 
 @pytest.fixture(scope="module")

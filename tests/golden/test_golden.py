@@ -66,7 +66,7 @@ def test_targets_that_try_the_templates(
     assert rlbox("render", name).code == 0
     text = (folder.path / f"images/{name}/Dockerfile").read_bytes().decode()
     # `mine` follows the shipped target: its golden is that target's Dockerfile and this difference.
-    golden(f"{name}.Dockerfile", text if name != "mine" else difference(text))
+    golden(f"{name}.Dockerfile.xz", text) if name != "mine" else golden("mine.Dockerfile", difference(text))
 
 
 def write_target(folder: Folder, name: str) -> None:
