@@ -74,7 +74,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
         fixes=fixes,
         demands=demands,
         causes=validate_spec(Causes, load_toml(CAUSES), str(CAUSES)),
-        faults={path.stem for path in faults.glob("*.toml")},
+        faults={fix for path in faults.glob("*.toml") for fix in load_toml(path)},
         rows=coverage_rows(demands, fixes),
     )
 

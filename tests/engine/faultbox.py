@@ -1,7 +1,8 @@
-"""Fault tests: a faulty machine in a container, without a fix and with it. `tests/faults/<id>.toml` says what it is."""
+"""Fault tests: a faulty machine in a container, without a fix and with it, as a table of `tests/faults/` says."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
@@ -13,6 +14,7 @@ import uuid
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from enginebox import CHECKOUT
 
@@ -88,7 +90,7 @@ echo "@@ended $?"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One file of `tests/faults`."""
+    """One table of a file of `tests/faults`."""
 
     id: str
     fault: str = ""
@@ -113,7 +115,7 @@ class Case:
             **merge_tables_and_named_lists(merge_tables_and_named_lists(load_toml(DEFAULTS), lab), over),
             "name": "lab",
         }
-        return validate_spec(Target, data, f"tests/faults/{self.id}.toml: target")
+        return validate_spec(Target, data, f"tests/faults: {self.id}.target")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +130,19 @@ class Seen:
 
 def cases() -> list[str]:
     """The ids that have a fault test."""
-    return sorted(path.stem for path in FAULTS.glob("*.toml"))
+    return sorted(_tables())
 
 
 def load_case(name: str) -> Case:
     """The fault test of a fix."""
-    data = parse_untrusted_toml((FAULTS / f"{name}.toml").read_text("utf-8"))
+    data = _tables()[name]
     return Case(id=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+
+
+@functools.cache
+def _tables() -> dict[str, dict[str, Any]]:
+    """The fault tests of all files, by the id of their fix."""
+    return {name: table for path in FAULTS.glob("*.toml") for name, table in load_toml(path).items()}
 
 
 def load_fix(name: str) -> Fix:
