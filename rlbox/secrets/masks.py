@@ -28,7 +28,7 @@ _SHORTEST_LINE = 8
 # Tokens that tell what they are by how they begin; what follows `wandb login` has the form of a commit.
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|sk-[A-Za-z0-9_-]{20,}"
-    r"|A[KS]IA[0-9A-Z]{16}|(?:rpa|dckr_pat|nvapi|gsk|r8|npm|api_org)[-_][A-Za-z0-9_-]{20,}"
+    r"|A(?:KIA|SIA|BIA|CCA|3T[A-Z0-9])[0-9A-Z]{16}|(?:rpa|dckr_pat|nvapi|gsk|r8|npm|api_org)[-_][A-Za-z0-9_-]{20,}"
     r"|wandb login (?:\S+ )*[0-9a-f]{40})\b"
 )
 # Tokens of other services whose random part is too short to be told from a name, and private keys.
@@ -36,7 +36,7 @@ _SERVICE_TOKEN = re.compile(
     r"\b(?:(?:sk|pk|rk)_(?:test_|live_|prod_)?|(?:live|test)_|xox[a-z]{1,6}-|xapp-|gl[a-z]{2,6}-|gls?[ac]_|glagent-"
     r"|FLW[A-Z]+_TEST-|pscale_\w+_|sm_\w{3}_|sc_|sl\.|su(?=[A-Za-z0-9]{12}\b)|s\.(?=[a-z0-9]{24}\b)|sntrys_"
     r"|squ_|sqp_|SG\.|tfp_|fio-u-|fm[12]\w?_|HRKU-|GR1348941|pplx-|pypi-|AKCp|AIza|EAAA|ABSK|AGE-SECRET-|dapi|p8e-"
-    r"|bedrock-|ey(?=[A-Za-z0-9]+\.ey))(?=[^\s'\"]*[A-Z0-9])[^\s'\"<>;,]{6,}"
+    r"|bedrock-|ntn_|sq0[a-z]{3}-|A3-(?=[A-Z0-9]{6}-)|ey(?=[A-Za-z0-9]+\.ey))(?=[^\s'\"]*[A-Z0-9])[^\s'\"<>;,]{6,}"
     r"|\b\d{5,16}:[A-Za-z0-9_-]{30,}|\b[a-f0-9]{8}:[a-f0-9]{8}\b"
     r"|\b[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b"
     r"|-----BEGIN[^-]*PRIVATE KEY[\s\S]*?(?:KEY(?: BLOCK)?-----(?![\s\S]*KEY-----)|\Z)"
@@ -46,6 +46,19 @@ _NAMED_VALUE = re.compile(
     r"[\"'`\s:=>|]{0,8})([^\s\"'`<>,;]{6,})"
 )
 _ASSIGNED_VALUE = re.compile(r"(\w[\"'`\s.-]{0,6}(?:=>|>|\|\||\?=|:{1,3}=?|=|,)[\"'`\s=]{0,6})([A-Za-z0-9=_~-]{16,})")
+_SERVICE_VALUE = re.compile(
+    r"(?i)((?:adobe|airtable|algolia|asana|beamer|bitbucket|bittrex|clojars|codecov|coinbase|confluent|contentful|datadog"
+    r"|discord|drone|dropbox|etsy|facebook|fastly|finicity|finnhub|flickr|freshbooks|gitter|gocardless|hubspot|kraken"
+    r"|kucoin|launchdarkly|linked[_-]?in|mailchimp|mailgun|mapbox|mattermost|messagebird|netlify|new-?relic|nytimes|okta"
+    r"|plaid|rapidapi|sendbird|sentry|snyk|squarespace|telegram|travis|twitch|twitter|yandex|zendesk|auth|access|api|creds)"
+    r"[\w.-]{0,20}[\"'`\s]{0,3}(?:=>|>|\|\||\?=|:{1,3}=?|=|,)[\"'`\s=]{0,5})([a-z0-9=_+/-]*\d[a-z0-9=_+/-]*)"
+)
+"""After the name of a service any value with a digit: some tokens have ten small letters."""
+_PASSWORD_OF = (
+    re.compile(r"""(?is)(\bcurl\b.{0,200}?\s(?:-u|--user)[\s=]*["']?[^\s:"']+["']?:["']?)([^\s"']+)"""),
+    re.compile(r"""(?i)(password["']?\s*value\s*=\s*["'])([^"']+)"""),
+    re.compile(r"""(?is)(?=.*kind:\s*["']?secret)(:\s*(?:[|>]\s*)?["']*)([a-z0-9+/]{8,}={0,3})"""),
+)
 _WORD = re.compile(r"[A-Za-z0-9+=_~$%.*-]{14,}")
 _RUN = re.compile(r"[A-Za-z0-9]{14,}")
 
@@ -56,7 +69,9 @@ def mask_tokens_and_random_text(text: str) -> str:
     Meant for what strangers get to read, where a hidden identifier costs less than a token that is shown.
     """
     text = _SERVICE_TOKEN.sub(MASK, _TOKEN.sub(MASK, text))
-    text = _NAMED_VALUE.sub(rf"\1{MASK}", text)
+    for pattern in (*_PASSWORD_OF, _NAMED_VALUE):
+        text = pattern.sub(rf"\1{MASK}", text)
+    text = _SERVICE_VALUE.sub(lambda found: found[1] + (MASK if len(found[2]) >= 10 else found[2]), text)
     text = _ASSIGNED_VALUE.sub(lambda found: found[1] + (MASK if _is_random(found[2], 0.12) else found[2]), text)
     return _WORD.sub(lambda found: _mask_word(found[0]), text)
 

@@ -168,6 +168,11 @@ def test_token_of_any_service_is_masked_where_strangers_read(kind: str) -> None:
     assert not any(token[at : at + 8] in masked for at in range(len(token) - 7)), masked
 
 
+@pytest.mark.parametrize(("text", "secret"), CASES["values_of_services_and_passwords"])
+def test_value_of_service_and_password_are_masked(text: str, secret: str) -> None:
+    assert secret not in mask_tokens_and_random_text(text)
+
+
 @pytest.mark.parametrize("text", CASES["words_of_logs_are_not_taken_for_tokens"])
 def test_words_of_logs_are_not_taken_for_tokens(text: str) -> None:
     assert mask_tokens_and_random_text(text) == text
