@@ -34,7 +34,7 @@ from rlbox.diagnose.signatures import load_signatures  # noqa: E402
 from rlbox.fixes.catalogue import load_fix_catalogue  # noqa: E402
 
 RECORDING = Path(__file__).with_name("outside.json.xz")
-VERDICTS = Path(__file__).with_name("verdicts.json")
+VERDICTS = Path(__file__).with_name("verdicts.json.xz")
 
 DIGEST = "0123456789abcdef" * 4
 TARGET = f"""
@@ -256,10 +256,10 @@ def record_verdicts() -> None:
     fell = {one["attack"]: one["how"] for one in campaign["fell"]}
     print(*(f"{name}: {how}" for name, how in fell.items()), sep="\n")
     said = {name: verdict for name, verdict in campaign["verdicts"].items() if name not in fell}
-    seen = json.loads(VERDICTS.read_text("utf-8")) if VERDICTS.exists() else {}
+    seen = json.loads(lzma.decompress(VERDICTS.read_bytes())) if VERDICTS.exists() else {}
     found = seen | {name: sorted({verdict, *seen.get(name, ())}) for name, verdict in said.items()}
     rows = [f" {json.dumps(name)}: {json.dumps(verdicts)}" for name, verdicts in sorted(found.items())]
-    VERDICTS.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+    VERDICTS.write_bytes(lzma.compress(("{\n" + ",\n".join(rows) + "\n}\n").encode(), preset=9))
 
 
 def record() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from dataclasses import replace
 from typing import Any
 
@@ -22,14 +23,14 @@ from rlbox.artifacts.python_lock import (
     plan_uv_commands,
     select_package_files,
 )
-from rlbox.config.toml_files import load_toml
 from rlbox.errors import WorkFailed
+from rlbox.foreign import parse_untrusted_toml
 from rlbox.target.lock import Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
 
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
-PYLOCK = load_toml(CASES / "artifacts/pylock.toml")
+PYLOCK = parse_untrusted_toml(lzma.decompress((CASES / "artifacts/pylock.toml.xz").read_bytes()).decode())
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 NO_SOURCES = PackageIndexSettings(env={}, local_wheel_paths=())
 
