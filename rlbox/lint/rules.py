@@ -21,6 +21,7 @@ from rlbox.lint.drift import DriftRule, Matcher, Severity
 from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position, replace_placeholders
 from rlbox.system.bash import find_bash_syntax_error
+from rlbox.target.engine_images import map_packages_to_tagged_version
 
 _LONGEST_STATEMENT = 8_000  # characters
 _OPTIONS = Path(__file__).with_name("options.json.xz")
@@ -133,7 +134,8 @@ def lint_text(
 ) -> tuple[LintFinding, ...]:
     """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
-    known = {**document.pins, **(versions or {})}
+    tagged = map_packages_to_tagged_version(image.text for image in document.images)
+    known = {**tagged, **document.pins, **(versions or {})}
     findings: list[LintFinding] = []
     for rule in rules:
         commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()

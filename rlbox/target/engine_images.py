@@ -1,0 +1,30 @@
+"""Images of inference engines: the server that they run, and the release in their tag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# With `docker run IMAGE ARGUMENTS` the server gets the arguments. Source: ENTRYPOINT of vLLM's Dockerfile.
+_SERVER_BY_IMAGE = {r"(?:[\w.-]+(?::\d+)?/)*vllm/vllm-openai(?:[:@].*)?": ("vllm", "serve")}
+_RELEASE_IN_TAG = {
+    "vllm": r"(?:^|/)vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-x86_64|-aarch64)*$",
+    "sglang": r"(?:^|/)lmsysorg/sglang:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-runtime|-amd64|-arm64)*$",
+}
+_ARGUMENT = re.compile(r"-|(?!/)(?!bin/)[\w.-]+/[\w.-]+$")  # an option, or a model of the hub
+
+
+def get_server_command_or_empty(image: str, first_argument: str) -> tuple[str, ...]:
+    """Return the command of an image's entrypoint; empty when the argument is another program."""
+    commands = (command for pattern, command in _SERVER_BY_IMAGE.items() if re.fullmatch(pattern, image))
+    return next(commands, ()) if _ARGUMENT.match(first_argument) else ()
+
+
+def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
+    """Return the engines' releases by tag, where all images of an engine have the same."""
+    tagged: dict[str, set[str]] = {}
+    for image in images:
+        for package, pattern in _RELEASE_IN_TAG.items():
+            if match := re.search(pattern, image):
+                tagged.setdefault(package, set()).add(match["version"])
+    return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
