@@ -17,6 +17,7 @@ from rlbox.i18n import _
 from rlbox.lint.calls import put_server_command_before
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word, parse_shell_commands
+from rlbox.target.engine_images import describe_probe_of_server
 
 Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
 _FORMAT_BY_SUFFIX: dict[str, Format] = {
@@ -100,6 +101,8 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
         command_line = _list_container_command(by_key, is_service="services" in path)
         document.add_argv_unless_options(command_line, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
         for key, position, inner in value:
+            if key in ("livenessProbe", "readinessProbe", "startupProbe"):
+                _add_probe(document, Word(key, key, position), inner, by_key)
             if command_line and key in ("command", "args"):
                 continue
             if isinstance(inner, Source):
@@ -118,6 +121,22 @@ def _list_container_command(container: Mapping[str, Value], *, is_service: bool)
         command_line = put_server_command_before(image.text, arguments)
         return command_line if len(command_line) > len(arguments) else ()
     return command + arguments if command and arguments and arguments[0].text.startswith("-") else ()
+
+
+def _add_probe(document: Document, name: Word, probe: Value, container: Mapping[str, Value]) -> None:
+    """Add a probe as a command: `livenessProbe seconds=150 port=8000 server=8000`."""
+    values = dict(_list_texts_of_mapping(probe))
+    command, arguments = _list_words(container.get("command")), _list_words(container.get("args"))
+    words = _list_container_command(container, is_service=False) or command + arguments
+    during_start = name.text == "livenessProbe" and "startupProbe" not in container
+    line = " ".join(word.text for word in words)
+    facts = describe_probe_of_server(line, values, during_start=during_start)
+    document.add_argv_unless_options([name, *(Word(fact, fact, name.position) for fact in facts)])
+
+
+def _list_texts_of_mapping(value: Value) -> Iterator[tuple[str, str]]:
+    for key, _position, inner in value if not isinstance(value, (Source, list)) else ():
+        yield from [(key, inner.text)] if isinstance(inner, Source) else _list_texts_of_mapping(inner)
 
 
 def _list_words(value: Value | None) -> tuple[Word, ...]:

@@ -17,7 +17,7 @@ from rlbox.i18n import _
 from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, VariableSetting
-from rlbox.lint.drift import DriftRule, Matcher, Severity
+from rlbox.lint.drift import DriftRule, Matcher, Severity, load_drift_rules
 from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position, replace_placeholders
 from rlbox.system.bash import find_bash_syntax_error
@@ -244,12 +244,13 @@ class _KnownNames:
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
-        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), _("--help lists what there is"))
+        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.83)), _("--help lists what there is"))
 
 
 def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
     for package, programs in _load_known_options().items():
+        own = {name for one in load_drift_rules() if one.package == package for name in (*one.names, *one.renamed)}
         for call in document.calls:
             program = call.program.replace("python -m vllm.entrypoints.openai.api_server", "vllm serve")
             program = program if program in programs else program.rpartition(" ")[0]
@@ -257,7 +258,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 known = _KnownNames(package, programs[program], versions)
                 find_better = _better_name if rule.names else _appended_key
                 for argument in _arguments(call):
-                    if argument.name not in rule.names and (new := find_better(argument.name, known)):
+                    if argument.name not in own.union(rule.names) and (new := find_better(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and rule.names and call.program.startswith("vastai "):
@@ -283,7 +284,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
     if not name.startswith("-"):
         parts = name.split(".")
         is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
-        is_key = "." in name and re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
+        is_key = re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
         has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
         return known.suggest(name) if is_key and not has_key else ""
     if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
@@ -357,6 +358,19 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
             last[argument.name] = argument
 
 
+def _ports_of_ray(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
+    for call in document.calls if "--min-worker-port" in document.text else ():
+        values = {one.name: document.expand_variables(one.value, one.position) for one in call.arguments}
+        ports = {"--ray-client-server-port": 10001} if "--head" in values else {}  # Ray's default
+        ports |= {name: port for name, text in values.items() if (port := parse_digits(text.strip("\"'")))}
+        first, last = ports.get("--min-worker-port", 0), ports.get("--max-worker-port", 19999)
+        for name in rule.names if call.program == "ray start" and first else ():
+            if first <= ports.get(name, 0) <= last:
+                place = call.find_first_argument(name, "--min-worker-port")
+                fields = {"name": name, "value": str(ports[name]), "new": f"{first}-{last}"}
+                yield _make_hit_at_call(call, place and place.position, **fields)
+
+
 def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     for call in document.calls:
         line = call.unquoted_command_line
@@ -381,7 +395,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
 
 
 CHECKS: dict[str, Check] = {
-    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "shell_syntax": _shell_syntax,
-    "unknown_options": _unknown_options, "unknown_variables": _unknown_variables, "unpinned": _unpinned,
-    "unset_variables": _unset_variables,
+    "arithmetic": _arithmetic, "ports_of_ray": _ports_of_ray, "repeated_arguments": _repeated_arguments,
+    "shell_syntax": _shell_syntax, "unknown_options": _unknown_options, "unknown_variables": _unknown_variables,
+    "unpinned": _unpinned, "unset_variables": _unset_variables,
 }  # fmt: skip

@@ -1,9 +1,11 @@
-"""Images of inference engines: the server that they run, and the release in their tag."""
+"""Images of inference engines: the server that they run, the release in their tag, the probes of Kubernetes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from rlbox.foreign import parse_digits
 
 # With `docker run IMAGE ARGUMENTS` the server gets the arguments. Source: ENTRYPOINT of vLLM's Dockerfile.
 _SERVER_BY_IMAGE = {r"(?:[\w.-]+(?::\d+)?/)*vllm/vllm-openai(?:[:@].*)?": ("vllm", "serve")}
@@ -11,6 +13,7 @@ _RELEASE_IN_TAG = {
     "vllm": r"(?:^|/)vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-x86_64|-aarch64)*$",
     "sglang": r"(?:^|/)lmsysorg/sglang:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-runtime|-amd64|-arm64)*$",
 }
+_SERVER = re.compile(r"vllm serve|vllm\.entrypoints\.openai\.api_server|(?P<sglang>sglang\.launch_server)")
 _ARGUMENT = re.compile(r"-|(?!/)(?!bin/)[\w.-]+/[\w.-]+$")  # an option, or a model of the hub
 
 
@@ -28,3 +31,18 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
             if match := re.search(pattern, image):
                 tagged.setdefault(package, set()).add(match["version"])
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
+
+
+def describe_probe_of_server(command_line: str, probe: Mapping[str, str], *, during_start: bool) -> tuple[str, ...]:
+    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known."""
+    if (server := _SERVER.search(command_line)) is None:
+        return ()
+    defaults = {"initialDelaySeconds": "0", "periodSeconds": "10", "failureThreshold": "3"}  # of Kubernetes
+    delay, period, threshold = (parse_digits(probe.get(name, default)) for name, default in defaults.items())
+    facts = []
+    if during_start and delay is not None and period is not None and threshold is not None:
+        facts.append(f"seconds={delay + period * threshold}")
+    ports = re.findall(r"--port[= ](\S+)", command_line) or ["30000" if server["sglang"] else "8000"]
+    if "port" in probe and len(ports) == 1 and not re.search(r"\bray\b|--nnodes", command_line):
+        facts += [f"port={probe['port']}", f"server={ports[0]}"]
+    return tuple(facts)
