@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from textwrap import shorten
+from typing import cast
 
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
@@ -213,23 +214,10 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
 @cache
 def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
-    programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
-    for package, record in json.loads(lzma.decompress(_OPTIONS.read_bytes())).items():
-        releases, common = record["releases"], set(_expand(record["common"]))
-        for program, options in record["programs"].items():
-            names = {release: set(common) for release in releases}
-            for mask, text in options.items():
-                for release, is_there in zip(releases, mask, strict=True):
-                    names[release] |= set(_expand(text)) if is_there == "1" else set()
-            programs.setdefault(package, {})[program] = {key: frozenset(value) for key, value in names.items()}
-    return programs
-
-
-def _expand(text: str) -> Iterator[str]:
-    """Yield names out of a line in which `a.{b,c}` stands for a.b and a.c."""
-    for word in text.split():
-        parent, _brace, keys = word.removesuffix("}").partition("{")
-        yield from (f"{parent}{key}" for key in keys.split(","))
+    packages = json.loads(lzma.decompress(_OPTIONS.read_bytes()))
+    for releases in (releases for programs in packages.values() for releases in programs.values()):
+        releases.update({release: frozenset(names.split()) for release, names in releases.items()})
+    return cast("dict[str, dict[str, dict[str, frozenset[str]]]]", packages)
 
 
 class _KnownNames:
@@ -358,27 +346,15 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
             last[argument.name] = argument
 
 
-def _ports_of_ray(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    for call in document.calls if "--min-worker-port" in document.text else ():
-        values = {one.name: document.expand_variables(one.value, one.position) for one in call.arguments}
-        ports = {"--ray-client-server-port": 10001} if "--head" in values else {}  # Ray's default
-        ports |= {name: port for name, text in values.items() if (port := parse_digits(text.strip("\"'")))}
-        first, last = ports.get("--min-worker-port", 0), ports.get("--max-worker-port", 19999)
-        for name in rule.names if call.program == "ray start" and first else ():
-            if first <= ports.get(name, 0) <= last:
-                place = call.find_first_argument(name, "--min-worker-port")
-                fields = {"name": name, "value": str(ports[name]), "new": f"{first}-{last}"}
-                yield _make_hit_at_call(call, place and place.position, **fields)
-
-
 def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    for call in document.calls:
+    """Find numbers for which the formula does not hold; its `value` is each argument that the rule names, if any."""
+    for call, own in ((call, own) for call in document.calls for own in rule.names or ("",)):
         line = call.unquoted_command_line
-        if not re.match(rule.command, line) or not all(re.search(need, line) for need in rule.needs):
+        if not re.match(rule.command, line) or not all(re.search(need, line) for need in (own, *rule.needs)):
             continue
         numbers: dict[str, int] = {}
         position: Position | None = None
-        for name, text in rule.numbers.items():
+        for name, text in {**({"value": own} if own else {}), **rule.numbers}.items():
             options, _equals, default = text.partition("=")
             argument = call.find_first_argument(*options.split())
             variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
@@ -391,11 +367,12 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             numbers[name] = number
         else:
             if not evaluate_expression(rule.holds, numbers):
-                yield _make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
+                fields = {name: str(number) for name, number in numbers.items()}
+                yield _make_hit_at_call(call, position, name=own, **fields)
 
 
 CHECKS: dict[str, Check] = {
-    "arithmetic": _arithmetic, "ports_of_ray": _ports_of_ray, "repeated_arguments": _repeated_arguments,
+    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments,
     "shell_syntax": _shell_syntax, "unknown_options": _unknown_options, "unknown_variables": _unknown_variables,
     "unpinned": _unpinned, "unset_variables": _unset_variables,
 }  # fmt: skip
