@@ -144,14 +144,14 @@ def words_in(folder: Path, prefix: str) -> set[str]:
 
 def main() -> None:
     wheels = Path(sys.argv[1])
-    packages: dict[str, dict[str, dict[str, str]]] = {}
+    packages: dict[str, dict[str, dict[str, list[str]]]] = {}
     for package, releases in RELEASES.items():
         known = {release: globals()[f"read_{package}"](wheels / f"{package}-{release}") for release in releases}
         packages[package] = {
-            program: {release: " ".join(sorted(names.get(program, ()))) for release, names in known.items()}
+            program: {release: sorted(names.get(program, ())) for release, names in known.items()}
             for program in sorted(set().union(*known.values()))
         }
-    OUT.write_bytes(lzma.compress(json.dumps(packages, indent=1).encode(), preset=9 | lzma.PRESET_EXTREME))
+    OUT.write_bytes(lzma.compress(json.dumps(packages).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 if __name__ == "__main__":

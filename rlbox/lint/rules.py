@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import shorten
-from typing import cast
 
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
@@ -212,23 +212,21 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
 
 
 @cache
-def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
+def _load_known_options() -> dict[str, dict[str, dict[str, list[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
-    packages = json.loads(lzma.decompress(_OPTIONS.read_bytes()))
-    for releases in (releases for programs in packages.values() for releases in programs.values()):
-        releases.update({release: frozenset(names.split()) for release, names in releases.items()})
-    return cast("dict[str, dict[str, dict[str, frozenset[str]]]]", packages)
+    packages: dict[str, dict[str, dict[str, list[str]]]] = json.loads(lzma.decompress(_OPTIONS.read_bytes()))
+    return packages
 
 
 class _KnownNames:
     """The names that a program knows in the version at hand, or in any recorded release where that is not recorded."""
 
-    def __init__(self, package: str, releases: Mapping[str, frozenset[str]], versions: Mapping[str, str]) -> None:
+    def __init__(self, package: str, releases: Mapping[str, Iterable[str]], versions: Mapping[str, str]) -> None:
         release = versions.get(package, "")
-        self.names = releases.get(release) or frozenset().union(*releases.values())
+        self.names = frozenset(releases.get(release) or chain(*releases.values()))
         self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
         self.underscore = "-" if package == "vllm" else "_"  # vLLM reads it as a dash in options, others do not
-        self.common = self.names if release in releases else frozenset.intersection(*releases.values())
+        self.common = self.names.intersection(*([] if release in releases else releases.values()))
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
@@ -250,7 +248,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and rule.names and call.program.startswith("vastai "):
-                commands = {release: frozenset(programs) for release in programs["vastai logs"]}
+                commands = {release: list(programs) for release in programs["vastai logs"]}
                 known = _KnownNames(package, commands, versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     new = known.suggest(call.program)
@@ -259,12 +257,10 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
 
 
 def _arguments(call: Call) -> Iterator[Argument]:
-    """Yield the arguments that the program itself parses: not those of the command that it runs."""
+    """Return the arguments that the program itself parses: not those of the command that it runs."""
     inner = get_wrapped_command_words(call)
-    for argument in call.arguments:
-        if argument.name in ("--", "--args") or (inner and argument.position >= inner[0].position):
-            return
-        yield argument
+    own = (one for one in call.arguments if not inner or one.position < inner[0].position)
+    return takewhile(lambda one: one.name not in ("--", "--args"), own)
 
 
 def _better_name(name: str, known: _KnownNames) -> str:
