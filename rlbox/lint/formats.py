@@ -98,12 +98,15 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
                 _add_value(document, path, item)
     elif not isinstance(value, Source):
         by_key = {entry.key: entry.value for entry in value}
-        command_line = _list_container_command(by_key, is_service="services" in path)
-        document.add_argv_unless_options(command_line, _ENTRY if "services" in path else NO_CONTEXT_TAGS)
+        tags = _ENTRY if "services" in path else NO_CONTEXT_TAGS
+        command_line, is_joined = _join_container_command(by_key, is_service=bool(tags))
+        document.add_argv_unless_options(command_line if is_joined else (), tags)
         for key, position, inner in value:
             if key in ("livenessProbe", "readinessProbe", "startupProbe"):
-                _add_probe(document, Word(key, key, position), inner, by_key)
-            if command_line and key in ("command", "args"):
+                line = " ".join(word.text for word in command_line)
+                words = (key, *describe_probe_of_server(key, dict(_texts_in(inner)), line, by_key))
+                document.add_argv_unless_options([Word(word, word, position) for word in words])
+            if is_joined and key in ("command", "args"):
                 continue
             if isinstance(inner, Source):
                 sibling = by_key.get("name")
@@ -112,39 +115,26 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
                 _add_value(document, path if key == "<<" else (*path, key), inner)
 
 
-def _list_container_command(container: Mapping[str, Value], *, is_service: bool) -> tuple[Word, ...]:
-    """Return the command of a container with its options, where they are another entry or those of the image's own."""
+def _join_container_command(container: Mapping[str, Value], *, is_service: bool) -> tuple[tuple[Word, ...], bool]:
+    """Return the command line of a container, and if its options are behind another entry or the image's own."""
     before, options = ("entrypoint", "command") if is_service else ("command", "args")
     command, arguments = _list_words(container.get(before)), _list_words(container.get(options))
     image = container.get("image")
-    if not command and isinstance(image, Source):
-        command_line = put_server_command_before(image.text, arguments)
-        return command_line if len(command_line) > len(arguments) else ()
-    return command + arguments if command and arguments and arguments[0].text.startswith("-") else ()
+    if command:
+        return command + arguments, bool(arguments) and arguments[0].text.startswith("-")
+    joined = put_server_command_before(image.text if isinstance(image, Source) else "", arguments)
+    return joined, len(joined) > len(arguments)
 
 
-def _add_probe(document: Document, name: Word, probe: Value, container: Mapping[str, Value]) -> None:
-    """Add a probe as a command: `livenessProbe seconds=150 port=8000 server=8000`."""
-    values = dict(_list_texts_of_mapping(probe))
-    command, arguments = _list_words(container.get("command")), _list_words(container.get("args"))
-    words = _list_container_command(container, is_service=False) or command + arguments
-    during_start = name.text == "livenessProbe" and "startupProbe" not in container
-    line = " ".join(word.text for word in words)
-    facts = describe_probe_of_server(line, values, during_start=during_start)
-    document.add_argv_unless_options([name, *(Word(fact, fact, name.position) for fact in facts)])
-
-
-def _list_texts_of_mapping(value: Value) -> Iterator[tuple[str, str]]:
+def _texts_in(value: Value) -> Iterator[tuple[str, str]]:
     for key, _position, inner in value if not isinstance(value, (Source, list)) else ():
-        yield from [(key, inner.text)] if isinstance(inner, Source) else _list_texts_of_mapping(inner)
+        yield from [(key, inner.text)] if isinstance(inner, Source) else _texts_in(inner)
 
 
 def _list_words(value: Value | None) -> tuple[Word, ...]:
     if isinstance(value, Source):
-        command = next(parse_shell_commands(value), None)
-        return tuple(command.words) if command else ()
-    items = value if isinstance(value, list) else ()
-    return tuple(Word(item.text, item.text, item.start) for item in items if isinstance(item, Source))
+        return tuple(next((command.words for command in parse_shell_commands(value)), ()))
+    return tuple(Word(item.text, item.text, item.start) for item in value or () if isinstance(item, Source))
 
 
 def _add_text(document: Document, path: Sequence[str], source: Source, position: Position, sibling: str) -> None:

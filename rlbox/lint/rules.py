@@ -248,12 +248,10 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and rule.names and call.program.startswith("vastai "):
-                commands = {release: list(programs) for release in programs["vastai logs"]}
-                known = _KnownNames(package, commands, versions)
+                known = _KnownNames(package, dict.fromkeys(programs["vastai logs"], programs), versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
-                    new = known.suggest(call.program)
-                    fields = {"name": call.program, "value": _("the CLI"), "new": new, "versions": known.versions}
-                    yield _make_hit_at_call(call, **fields)
+                    fields = {"name": call.program, "value": _("the CLI"), "versions": known.versions}
+                    yield _make_hit_at_call(call, **fields, new=known.suggest(call.program))
 
 
 def _arguments(call: Call) -> Iterator[Argument]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from rlbox.foreign import parse_digits
 
@@ -33,16 +33,19 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def describe_probe_of_server(command_line: str, probe: Mapping[str, str], *, during_start: bool) -> tuple[str, ...]:
+def describe_probe_of_server(
+    name: str, probe: Mapping[str, str], command_line: str, container_keys: Collection[str]
+) -> list[str]:
     """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known."""
     if (server := _SERVER.search(command_line)) is None:
-        return ()
+        return []
     defaults = {"initialDelaySeconds": "0", "periodSeconds": "10", "failureThreshold": "3"}  # of Kubernetes
     delay, period, threshold = (parse_digits(probe.get(name, default)) for name, default in defaults.items())
-    facts = []
-    if during_start and delay is not None and period is not None and threshold is not None:
+    facts: list[str] = []
+    is_liveness = name == "livenessProbe" and "startupProbe" not in container_keys
+    if is_liveness and delay is not None and period is not None and threshold is not None:
         facts.append(f"seconds={delay + period * threshold}")
     ports = re.findall(r"--port[= ](\S+)", command_line) or ["30000" if server["sglang"] else "8000"]
     if "port" in probe and len(ports) == 1 and not re.search(r"\bray\b|--nnodes", command_line):
         facts += [f"port={probe['port']}", f"server={ports[0]}"]
-    return tuple(facts)
+    return facts
