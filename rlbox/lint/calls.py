@@ -121,8 +121,7 @@ def _python_module(words: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
 def get_wrapped_command_words(call: Call) -> tuple[Word, ...]:
     """Return the command that a wrapper, a launcher of Python or `docker run` runs; nothing for other programs."""
     if call.program == "docker run":
-        image = find_docker_image_index(call)
-        if image is None:
+        if (image := find_docker_image_index(call)) is None:
             return ()
         is_replaced = any(text.startswith("--entrypoint") for text in call.word_texts[:image])
         return put_server_command_before("" if is_replaced else call.words[image].text, call.words[image + 1 :])

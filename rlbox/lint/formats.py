@@ -17,7 +17,7 @@ from rlbox.i18n import _
 from rlbox.lint.calls import put_server_command_before
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word, parse_shell_commands
-from rlbox.target.engine_images import describe_probe_of_server
+from rlbox.target.engine_images import describe_probe
 
 Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
 _FORMAT_BY_SUFFIX: dict[str, Format] = {
@@ -103,9 +103,8 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
         document.add_argv_unless_options(command_line if is_joined else (), tags)
         for key, position, inner in value:
             if key in ("livenessProbe", "readinessProbe", "startupProbe"):
-                line = " ".join(word.text for word in command_line)
-                words = (key, *describe_probe_of_server(key, dict(_texts_in(inner)), line, by_key))
-                document.add_argv_unless_options([Word(word, word, position) for word in words])
+                facts = describe_probe(key, dict(_texts_in(inner)), [one.text for one in command_line], by_key)
+                document.add_argv_unless_options([Word(text, text, position) for text in (key, *facts)])
             if is_joined and key in ("command", "args"):
                 continue
             if isinstance(inner, Source):
@@ -119,10 +118,9 @@ def _join_container_command(container: Mapping[str, Value], *, is_service: bool)
     """Return the command line of a container, and if its options are behind another entry or the image's own."""
     before, options = ("entrypoint", "command") if is_service else ("command", "args")
     command, arguments = _list_words(container.get(before)), _list_words(container.get(options))
-    image = container.get("image")
-    if command:
-        return command + arguments, bool(arguments) and arguments[0].text.startswith("-")
-    joined = put_server_command_before(image.text if isinstance(image, Source) else "", arguments)
+    if command or not isinstance(image := container.get("image"), Source):
+        return command + arguments, bool(command and arguments) and arguments[0].text.startswith("-")
+    joined = put_server_command_before(image.text, arguments)
     return joined, len(joined) > len(arguments)
 
 

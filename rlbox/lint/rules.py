@@ -135,8 +135,7 @@ def lint_text(
 ) -> tuple[LintFinding, ...]:
     """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
-    tagged = map_packages_to_tagged_version(image.text for image in document.images)
-    known = {**tagged, **document.pins, **(versions or {})}
+    known = map_packages_to_tagged_version(one.text for one in document.images) | document.pins | dict(versions or {})
     findings: list[LintFinding] = []
     for rule in rules:
         commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()
@@ -243,7 +242,9 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
             if program in programs:
                 known = _KnownNames(package, programs[program], versions)
                 find_better = _better_name if rule.names else _appended_key
-                for argument in _arguments(call):
+                inner = get_wrapped_command_words(call)  # another program has the arguments from there on
+                given = (one for one in call.arguments if not inner or one.position < inner[0].position)
+                for argument in takewhile(lambda one: one.name not in ("--", "--args"), given):
                     if argument.name not in own.union(rule.names) and (new := find_better(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
@@ -252,13 +253,6 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 if not any(name.startswith(f"{call.program} ") for name in programs):
                     fields = {"name": call.program, "value": _("the CLI"), "versions": known.versions}
                     yield _make_hit_at_call(call, **fields, new=known.suggest(call.program))
-
-
-def _arguments(call: Call) -> Iterator[Argument]:
-    """Return the arguments that the program itself parses: not those of the command that it runs."""
-    inner = get_wrapped_command_words(call)
-    own = (one for one in call.arguments if not inner or one.position < inner[0].position)
-    return takewhile(lambda one: one.name not in ("--", "--args"), own)
 
 
 def _better_name(name: str, known: _KnownNames) -> str:
@@ -271,10 +265,9 @@ def _better_name(name: str, known: _KnownNames) -> str:
         return known.suggest(name) if is_key and not has_key else ""
     if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
         return f"-{name}" if f"-{name}" in known.names else ""
-    if "trainer.device" in known.names or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
-        return ""
     has_dots = any(option.count(".") for option in known.names)
-    if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
+    is_older = has_dots and "." not in name  # OpenRLHF's older options have a rule of their own
+    if "trainer.device" in known.names or is_older or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
         return ""
     spellings = {name, name.replace("_", known.underscore)}
     spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
@@ -316,8 +309,7 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
     text = re.sub(r"\$\(\(.*?\)\)", "", document.text)  # arithmetic reads a name without a dollar
     for call in document.calls if is_script else ():
         for argument in call.arguments if not call.outer else ():
-            if variable := re.fullmatch(rf"\$\{{?({rule.name})\}}?", argument.value):
-                name = variable[1]
+            for name in re.findall(rf"\A\$\{{?({rule.name})\}}?\Z", argument.value):
                 # set or read by its bare name, ${!NAME} or ${NAME:-…}; escaped or in single quotes: for another shell
                 known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}[^\w}}]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
                 if not re.search(known, text):
@@ -325,9 +317,7 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
 
 
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    for call in document.calls:
-        if not re.match(rule.command, call.unquoted_command_line):
-            continue
+    for call in (one for one in document.calls if re.match(rule.command, one.unquoted_command_line)):
         last: dict[str, Argument] = {}
         for argument in call.arguments:
             before = last.get(argument.name)
@@ -361,8 +351,7 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             numbers[name] = number
         else:
             if not evaluate_expression(rule.holds, numbers):
-                fields = {name: str(number) for name, number in numbers.items()}
-                yield _make_hit_at_call(call, position, name=own, **fields)
+                yield _make_hit_at_call(call, position, name=own, **{key: str(one) for key, one in numbers.items()})
 
 
 CHECKS: dict[str, Check] = {

@@ -20,8 +20,7 @@ def create_sarif_log(
     findings: Sequence[LintFinding], rules: Iterable[DriftRule], unread_file_problems: Sequence[str]
 ) -> dict[str, Any]:
     """Return a log with one run; it has the rules with findings. File names are relative to the working directory."""
-    found = {finding.rule for finding in findings}
-    used = [rule for rule in rules if rule.id in found]
+    used = [rule for rule in rules if any(finding.rule == rule.id for finding in findings)]
     index_by_rule = {rule.id: index for index, rule in enumerate(used)}
     driver = {"name": "rlbox lint", "version": __version__, "informationUri": get_main_docs_url("lint")}
     notifications = [{"level": "error", "message": {"text": problem}} for problem in unread_file_problems]

@@ -33,10 +33,11 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def describe_probe_of_server(
-    name: str, probe: Mapping[str, str], command_line: str, container_keys: Collection[str]
+def describe_probe(
+    name: str, probe: Mapping[str, str], command_words: Iterable[str], container_keys: Collection[str]
 ) -> list[str]:
     """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known."""
+    command_line = " ".join(command_words)
     if (server := _SERVER.search(command_line)) is None:
         return []
     defaults = {"initialDelaySeconds": "0", "periodSeconds": "10", "failureThreshold": "3"}  # of Kubernetes
