@@ -87,6 +87,8 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
             {"default": "12.6"},
         ),
         (("torch==2.10.0", "flash-attn==2.8.0.post2"), GPU_A800, {"flash-attn-2-8-1-wheel"}, {"nvcc": "12.8"}),
+        (("torch==2.5.1", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-torch"}, {"torch": "2.6.0"}),
+        (("torch==2.6.0", "sgl-kernel==0.1.7"), {}, {"sgl-kernel-0-1-7-torch"}, {"sgl-kernel": "0.1.4"}),
         (
             ("flashinfer-cubin==0.6.12", "flashinfer-python==0.6.13"),
             {},
@@ -114,6 +116,7 @@ def test_a_contradiction_is_named_with_the_nearest_change(
         ("transformers==5.7.0", "peft==0.15.2"),
         ("transformers==5.5.0", "peft==0.18.1"),
         ("torch==2.6.0", "flash-attn==2.7.4.post1"),
+        ("torch==2.9.1", "sgl-kernel==0.3.20"),
         ("trl==0.27.2", "vllm==0.12.0", "torch==2.9.0", "transformers==4.57.3"),
         ("ray==2.55.1", "vllm==0.22.1"),
     ],
