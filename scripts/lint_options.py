@@ -15,7 +15,7 @@ import json
 import lzma
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -142,38 +142,16 @@ def words_in(folder: Path, prefix: str) -> set[str]:
     return {word for text in texts for word in re.findall(rf"\b{prefix}_[A-Z0-9_]+\b", text)}
 
 
-def group_keys(names: list[str], prefix: str = "") -> str:
-    """Return names in one line; of one parent as `parent.{key,key}`, names with a prefix as `prefix{name,name}`."""
-    parents: dict[str, list[str]] = {}
-    for name in names:
-        parent, dot, key = name.removesuffix(".").rpartition(".")
-        if prefix and name.startswith(prefix):
-            parent, dot, key = prefix, "", name.removeprefix(prefix)
-        parents.setdefault(parent + dot, []).append(key + "." * name.endswith("."))
-    groups = (parent + "{" + ",".join(keys) + "}" if parent else " ".join(keys) for parent, keys in parents.items())
-    return " ".join(groups)
-
-
 def main() -> None:
     wheels = Path(sys.argv[1])
-    packages = {}
+    packages: dict[str, dict[str, dict[str, list[str]]]] = {}
     for package, releases in RELEASES.items():
-        known = [globals()[f"read_{package}"](wheels / f"{package}-{release}") for release in releases]
-        packages[package] = group_programs(releases, known)
-    OUT.write_bytes(lzma.compress(json.dumps(packages, indent=1).encode(), preset=9))
-
-
-def group_programs(releases: Sequence[str], known: Sequence[Names]) -> dict[str, object]:
-    """Return the programs of a package: what all of them know is named once, the rest by the releases that know it."""
-    names = sorted(set().union(*known))
-    common = set.intersection(*(release.get(program, set()) for release in known for program in names))
-    programs = {}
-    for program in names:
-        groups: dict[str, list[str]] = {}
-        for name in sorted(set().union(*(release.get(program, set()) for release in known)) - common):
-            groups.setdefault("".join("01"[name in release.get(program, set())] for release in known), []).append(name)
-        programs[program] = {mask: group_keys(group, program) for mask, group in groups.items()}
-    return {"releases": list(releases), "common": group_keys(sorted(common)), "programs": programs}
+        known = {release: globals()[f"read_{package}"](wheels / f"{package}-{release}") for release in releases}
+        packages[package] = {
+            program: {release: sorted(names.get(program, ())) for release, names in known.items()}
+            for program in sorted(set().union(*known.values()))
+        }
+    OUT.write_bytes(lzma.compress(json.dumps(packages).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 if __name__ == "__main__":

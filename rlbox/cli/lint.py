@@ -13,12 +13,12 @@ import click
 
 from rlbox.app import App
 from rlbox.cli.options import complete_target, pass_app_with_shared_options, target_argument
+from rlbox.cli.sarif import create_sarif_log
 from rlbox.errors import SpecError
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.files import load_pinned_versions_spec_over_lock, load_spec_targets_or_none, read_texts_noting_problems
 from rlbox.lint.rules import LintFinding, lint_text
-from rlbox.lint.sarif import create_sarif_log
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
     format_stack_verdict,

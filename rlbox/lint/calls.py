@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rlbox.config.toml_files import load_toml
 from rlbox.lint.shell import Command, Position, Word
+from rlbox.target.engine_images import get_server_command_or_empty
 
 _PROGRAMS: dict[str, Any] = load_toml(Path(__file__).with_name("programs.toml"))
 _WRAPPERS: dict[str, dict[str, Any]] = _PROGRAMS["wrapper"]
@@ -120,8 +121,10 @@ def _python_module(words: tuple[Word, ...]) -> tuple[str, tuple[Word, ...]]:
 def get_wrapped_command_words(call: Call) -> tuple[Word, ...]:
     """Return the command that a wrapper, a launcher of Python or `docker run` runs; nothing for other programs."""
     if call.program == "docker run":
-        image = find_docker_image_index(call)
-        return call.words[image + 1 :] if image is not None else ()
+        if (image := find_docker_image_index(call)) is None:
+            return ()
+        is_replaced = any(text.startswith("--entrypoint") for text in call.word_texts[:image])
+        return put_server_command_before("" if is_replaced else call.words[image].text, call.words[image + 1 :])
     if call.program in _LAUNCHERS:
         return _launched(call.words)
     wrapper = _WRAPPERS.get(call.program)
@@ -140,6 +143,12 @@ def get_wrapped_command_words(call: Call) -> tuple[Word, ...]:
         else:
             return call.words[i:]
     return ()
+
+
+def put_server_command_before(image: str, arguments: tuple[Word, ...]) -> tuple[Word, ...]:
+    """Return what a container of the image runs: the server of its entrypoint with these arguments, or these alone."""
+    command = get_server_command_or_empty(image, arguments[0].text) if arguments else ()
+    return (*(Word(text, text, arguments[0].position) for text in command), *arguments)
 
 
 def _launched(words: tuple[Word, ...]) -> tuple[Word, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -103,10 +103,10 @@ class Document:
         for command in parse_shell_commands(source) if depth <= _DEEPEST else ():
             self._add_command(command, context_tags, depth)
 
-    def add_argv_unless_options(self, words: list[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
+    def add_argv_unless_options(self, words: Sequence[Word], context_tags: frozenset[str] = NO_CONTEXT_TAGS) -> None:
         if words and (not words[0].text.startswith("-") or any(" " in word.text for word in words)):
             text = " ".join(word.text for word in words)
-            self._add_command(Command(Source(text, words[0].position), words=words), context_tags)
+            self._add_command(Command(Source(text, words[0].position), words=[*words]), context_tags)
 
     def _add_command(self, command: Command, context_tags: frozenset[str], depth: int = 0) -> None:
         self._add_assignments(command, context_tags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from yaml import CBaseLoader, ScalarNode, SequenceNode, YAMLError
@@ -14,8 +14,10 @@ from yaml.composer import Composer
 from rlbox.config.toml_files import parse_toml
 from rlbox.errors import SpecError
 from rlbox.i18n import _
+from rlbox.lint.calls import put_server_command_before
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
-from rlbox.lint.shell import Position, Source, Word
+from rlbox.lint.shell import Position, Source, Word, parse_shell_commands
+from rlbox.target.engine_images import describe_probe
 
 Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
 _FORMAT_BY_SUFFIX: dict[str, Format] = {
@@ -96,12 +98,41 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
                 _add_value(document, path, item)
     elif not isinstance(value, Source):
         by_key = {entry.key: entry.value for entry in value}
+        tags = _ENTRY if "services" in path else NO_CONTEXT_TAGS
+        command_line, is_joined = _join_container_command(by_key, is_service=bool(tags))
+        document.add_argv_unless_options(command_line if is_joined else (), tags)
         for key, position, inner in value:
+            if key in ("livenessProbe", "readinessProbe", "startupProbe"):
+                facts = describe_probe(key, dict(_texts_in(inner)), [one.text for one in command_line], by_key)
+                document.add_argv_unless_options([Word(text, text, position) for text in (key, *facts)])
+            if is_joined and key in ("command", "args"):
+                continue
             if isinstance(inner, Source):
                 sibling = by_key.get("name")
                 _add_text(document, (*path, key), inner, position, sibling.text if isinstance(sibling, Source) else "")
             else:
                 _add_value(document, path if key == "<<" else (*path, key), inner)
+
+
+def _join_container_command(container: Mapping[str, Value], *, is_service: bool) -> tuple[tuple[Word, ...], bool]:
+    """Return the command line of a container, and if its options are behind another entry or the image's own."""
+    before, options = ("entrypoint", "command") if is_service else ("command", "args")
+    command, arguments = _list_words(container.get(before)), _list_words(container.get(options))
+    if command or not isinstance(image := container.get("image"), Source):
+        return command + arguments, bool(command and arguments) and arguments[0].text.startswith("-")
+    joined = put_server_command_before(image.text, arguments)
+    return joined, len(joined) > len(arguments)
+
+
+def _texts_in(value: Value) -> Iterator[tuple[str, str]]:
+    for key, _position, inner in value if not isinstance(value, (Source, list)) else ():
+        yield from [(key, inner.text)] if isinstance(inner, Source) else _texts_in(inner)
+
+
+def _list_words(value: Value | None) -> tuple[Word, ...]:
+    if isinstance(value, Source):
+        return tuple(next((command.words for command in parse_shell_commands(value)), ()))
+    return tuple(Word(item.text, item.text, item.start) for item in value or () if isinstance(item, Source))
 
 
 def _add_text(document: Document, path: Sequence[str], source: Source, position: Position, sibling: str) -> None:
@@ -117,8 +148,7 @@ def _add_text(document: Document, path: Sequence[str], source: Source, position:
 
 
 def _add_list(document: Document, path: Sequence[str], items: Sequence[Source]) -> None:
-    key = path[-1] if path else ""
-    words = [Word(item.text, item.text, item.start) for item in items]
+    key, words = path[-1] if path else "", _list_words([*items])
     if _COMMAND.fullmatch(key):
         spaced = [word for word in words if re.search(r"\s", word.text)]
         if (words[0] in spaced and not words[0].text.startswith("-")) or (

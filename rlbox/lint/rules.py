@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, takewhile
 from pathlib import Path
 from textwrap import shorten
 
@@ -17,10 +18,11 @@ from rlbox.i18n import _
 from rlbox.job.expression import evaluate_expression
 from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, VariableSetting
-from rlbox.lint.drift import DriftRule, Matcher, Severity
+from rlbox.lint.drift import DriftRule, Matcher, Severity, load_drift_rules
 from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position, replace_placeholders
 from rlbox.system.bash import find_bash_syntax_error
+from rlbox.target.engine_images import map_packages_to_tagged_version
 
 _LONGEST_STATEMENT = 8_000  # characters
 _OPTIONS = Path(__file__).with_name("options.json.xz")
@@ -133,7 +135,7 @@ def lint_text(
 ) -> tuple[LintFinding, ...]:
     """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
-    known = {**document.pins, **(versions or {})}
+    known = map_packages_to_tagged_version(one.text for one in document.images) | document.pins | dict(versions or {})
     findings: list[LintFinding] = []
     for rule in rules:
         commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()
@@ -209,71 +211,48 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
 
 
 @cache
-def _load_known_options() -> dict[str, dict[str, dict[str, frozenset[str]]]]:
+def _load_known_options() -> dict[str, dict[str, dict[str, list[str]]]]:
     """Return package, program (or prefix of variables), release and names; written by `scripts/lint_options.py`."""
-    programs: dict[str, dict[str, dict[str, frozenset[str]]]] = {}
-    for package, record in json.loads(lzma.decompress(_OPTIONS.read_bytes())).items():
-        releases, common = record["releases"], set(_expand(record["common"]))
-        for program, options in record["programs"].items():
-            names = {release: set(common) for release in releases}
-            for mask, text in options.items():
-                for release, is_there in zip(releases, mask, strict=True):
-                    names[release] |= set(_expand(text)) if is_there == "1" else set()
-            programs.setdefault(package, {})[program] = {key: frozenset(value) for key, value in names.items()}
-    return programs
-
-
-def _expand(text: str) -> Iterator[str]:
-    """Yield names out of a line in which `a.{b,c}` stands for a.b and a.c."""
-    for word in text.split():
-        parent, _brace, keys = word.removesuffix("}").partition("{")
-        yield from (f"{parent}{key}" for key in keys.split(","))
+    packages: dict[str, dict[str, dict[str, list[str]]]] = json.loads(lzma.decompress(_OPTIONS.read_bytes()))
+    return packages
 
 
 class _KnownNames:
     """The names that a program knows in the version at hand, or in any recorded release where that is not recorded."""
 
-    def __init__(self, package: str, releases: Mapping[str, frozenset[str]], versions: Mapping[str, str]) -> None:
+    def __init__(self, package: str, releases: Mapping[str, Iterable[str]], versions: Mapping[str, str]) -> None:
         release = versions.get(package, "")
-        self.names = releases.get(release) or frozenset().union(*releases.values())
+        self.names = frozenset(releases.get(release) or chain(*releases.values()))
         self.versions = f"{package} {release if release in releases else ', '.join(releases)}"
         self.underscore = "-" if package == "vllm" else "_"  # vLLM reads it as a dash in options, others do not
-        self.common = self.names if release in releases else frozenset.intersection(*releases.values())
+        self.common = self.names.intersection(*([] if release in releases else releases.values()))
         self.severity: Severity = "error" if release in releases else "warning"
 
     def suggest(self, name: str) -> str:
-        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.7)), _("--help lists what there is"))
+        return next(iter(difflib.get_close_matches(name, self.names, cutoff=0.83)), _("--help lists what there is"))
 
 
 def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find options and overrides that no parser of the recorded releases takes, and commands that do not exist."""
     for package, programs in _load_known_options().items():
+        own = {name for one in load_drift_rules() if one.package == package for name in (*one.names, *one.renamed)}
         for call in document.calls:
             program = call.program.replace("python -m vllm.entrypoints.openai.api_server", "vllm serve")
             program = program if program in programs else program.rpartition(" ")[0]
             if program in programs:
                 known = _KnownNames(package, programs[program], versions)
                 find_better = _better_name if rule.names else _appended_key
-                for argument in _arguments(call):
-                    if argument.name not in rule.names and (new := find_better(argument.name, known)):
+                inner = get_wrapped_command_words(call)  # another program has the arguments from there on
+                given = (one for one in call.arguments if not inner or one.position < inner[0].position)
+                for argument in takewhile(lambda one: one.name not in ("--", "--args"), given):
+                    if argument.name not in own.union(rule.names) and (new := find_better(argument.name, known)):
                         fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and rule.names and call.program.startswith("vastai "):
-                commands = {release: frozenset(programs) for release in programs["vastai logs"]}
-                known = _KnownNames(package, commands, versions)
+                known = _KnownNames(package, dict.fromkeys(programs["vastai logs"], programs), versions)
                 if not any(name.startswith(f"{call.program} ") for name in programs):
-                    new = known.suggest(call.program)
-                    fields = {"name": call.program, "value": _("the CLI"), "new": new, "versions": known.versions}
-                    yield _make_hit_at_call(call, **fields)
-
-
-def _arguments(call: Call) -> Iterator[Argument]:
-    """Yield the arguments that the program itself parses: not those of the command that it runs."""
-    inner = get_wrapped_command_words(call)
-    for argument in call.arguments:
-        if argument.name in ("--", "--args") or (inner and argument.position >= inner[0].position):
-            return
-        yield argument
+                    fields = {"name": call.program, "value": _("the CLI"), "versions": known.versions}
+                    yield _make_hit_at_call(call, **fields, new=known.suggest(call.program))
 
 
 def _better_name(name: str, known: _KnownNames) -> str:
@@ -281,15 +260,14 @@ def _better_name(name: str, known: _KnownNames) -> str:
     if not name.startswith("-"):
         parts = name.split(".")
         is_open = any(".".join(parts[:i]) + "." in known.names for i in range(1, len(parts) + 1))
-        is_key = "." in name and re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
+        is_key = re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
         has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
         return known.suggest(name) if is_key and not has_key else ""
     if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
         return f"-{name}" if f"-{name}" in known.names else ""
-    if "trainer.device" in known.names or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
-        return ""
     has_dots = any(option.count(".") for option in known.names)
-    if has_dots and "." not in name:  # OpenRLHF's older options have a rule of their own
+    is_older = has_dots and "." not in name  # OpenRLHF's older options have a rule of their own
+    if "trainer.device" in known.names or is_older or not re.fullmatch(r"--[A-Za-z][\w.-]*", name):
         return ""
     spellings = {name, name.replace("_", known.underscore)}
     spellings |= {re.sub(r"^--no-", "--", spelling) for spelling in spellings}
@@ -331,8 +309,7 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
     text = re.sub(r"\$\(\(.*?\)\)", "", document.text)  # arithmetic reads a name without a dollar
     for call in document.calls if is_script else ():
         for argument in call.arguments if not call.outer else ():
-            if variable := re.fullmatch(rf"\$\{{?({rule.name})\}}?", argument.value):
-                name = variable[1]
+            for name in re.findall(rf"\A\$\{{?({rule.name})\}}?\Z", argument.value):
                 # set or read by its bare name, ${!NAME} or ${NAME:-…}; escaped or in single quotes: for another shell
                 known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}[^\w}}]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
                 if not re.search(known, text):
@@ -340,9 +317,7 @@ def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str,
 
 
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    for call in document.calls:
-        if not re.match(rule.command, call.unquoted_command_line):
-            continue
+    for call in (one for one in document.calls if re.match(rule.command, one.unquoted_command_line)):
         last: dict[str, Argument] = {}
         for argument in call.arguments:
             before = last.get(argument.name)
@@ -356,13 +331,14 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
 
 
 def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
-    for call in document.calls:
+    """Find numbers for which the formula does not hold; its `value` is each argument that the rule names, if any."""
+    for call, own in ((call, own) for call in document.calls for own in rule.names or ("",)):
         line = call.unquoted_command_line
-        if not re.match(rule.command, line) or not all(re.search(need, line) for need in rule.needs):
+        if not re.match(rule.command, line) or not all(re.search(need, line) for need in (own, *rule.needs)):
             continue
         numbers: dict[str, int] = {}
         position: Position | None = None
-        for name, text in rule.numbers.items():
+        for name, text in {**({"value": own} if own else {}), **rule.numbers}.items():
             options, _equals, default = text.partition("=")
             argument = call.find_first_argument(*options.split())
             variables = re.findall(r"\$\{?(\w+)", argument.value) if argument else []
@@ -375,11 +351,11 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
             numbers[name] = number
         else:
             if not evaluate_expression(rule.holds, numbers):
-                yield _make_hit_at_call(call, position, **{name: str(number) for name, number in numbers.items()})
+                yield _make_hit_at_call(call, position, name=own, **{key: str(one) for key, one in numbers.items()})
 
 
 CHECKS: dict[str, Check] = {
-    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments, "shell_syntax": _shell_syntax,
-    "unknown_options": _unknown_options, "unknown_variables": _unknown_variables, "unpinned": _unpinned,
-    "unset_variables": _unset_variables,
+    "arithmetic": _arithmetic, "repeated_arguments": _repeated_arguments,
+    "shell_syntax": _shell_syntax, "unknown_options": _unknown_options, "unknown_variables": _unknown_variables,
+    "unpinned": _unpinned, "unset_variables": _unset_variables,
 }  # fmt: skip

@@ -32,6 +32,7 @@ MACHINE = ("arch", "datacenter", "driver", "glibc")
 _WITHOUT_OWN_FACTS = (*MACHINE, "default", "python")
 _BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
 _METADATA = "metadata of "
+_BUILT_FOR_TORCH = ("sgl-kernel", "sglang-kernel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +58,19 @@ def load_compat_table() -> CompatTable:
     pinned = {one.name for fact in facts for one in fact.when if one.version_range.startswith("==")}
     without = metadata["versions_without_facts"]
     declared = _("metadata of {date}").format(date=metadata["date"])
+    facts += [_parse_fact(row, declared) for row in metadata["facts"]]
+    # kernels run with the torch that they were built for: a version without a fact of that is not known
+    on_torch = [fact for fact in facts if fact.alternatives[0][0].name == "torch"]
+    built = {name: [fact.when[0] for fact in on_torch if fact.when[0].name == name] for name in _BUILT_FOR_TORCH}
     return CompatTable(
         versions={**read, **own},
         versions_with_facts={
             **{name: own[name] for name in own if name in pinned and name not in _WITHOUT_OWN_FACTS},
             **{name: tuple(v for v in read[name] if v not in without[name].split()) for name in without},
+            **{name: tuple(v for v in read[name] if any(one.holds(v) for one in built[name])) for name in built},
         },
         driver_branch_by_cuda=table["branches"],
-        facts=(*facts, *(_parse_fact(row, declared) for row in metadata["facts"])),
+        facts=tuple(facts),
     )
 
 

@@ -77,3 +77,9 @@ def test_the_generated_file_is_well_formed() -> None:
         versions = text.split()
         assert sorted(versions, key=Version, reverse=True) == versions, name
         assert set(table["versions_without_facts"].get(name, "").split()) <= set(versions), name
+
+
+def test_a_kernel_that_no_fact_binds_to_torch_is_not_known() -> None:
+    facts = load_compat_table().versions_with_facts
+    assert {"0.2.9", "0.1.5"}.isdisjoint(facts["sgl-kernel"])
+    assert ("0.2.8" in facts["sgl-kernel"], "0.4.8" in facts["sglang-kernel"]) == (True, True)

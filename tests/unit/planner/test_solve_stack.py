@@ -88,6 +88,8 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
             {"default": "12.6"},
         ),
         (("torch==2.10.0", "flash-attn==2.8.0.post2"), GPU_A800, {"flash-attn-2-8-1-wheel"}, {"nvcc": "12.8"}),
+        (("torch==2.5.1", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-torch"}, {"torch": "2.6.0"}),
+        (("torch==2.6.0", "sgl-kernel==0.1.7"), {}, {"sgl-kernel-0-1-7-torch"}, {"sgl-kernel": "0.1.4"}),
         (
             ("flashinfer-cubin==0.6.12", "flashinfer-python==0.6.13"),
             {},
@@ -106,7 +108,24 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     assert nearest in ways(found)[:3]
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("packages", CASES["a_set_that_works_contradicts_nothing"])
+=======
+@pytest.mark.parametrize(
+    "packages",
+    [
+        ("vllm==0.11.0", "torch==2.8.0", "transformers==4.57.1"),
+        ("transformers==4.57.6", "kernels==0.12.3"),
+        ("transformers==5.14.1", "kernels==0.15.2"),
+        ("transformers==5.7.0", "peft==0.15.2"),
+        ("transformers==5.5.0", "peft==0.18.1"),
+        ("torch==2.6.0", "flash-attn==2.7.4.post1"),
+        ("torch==2.9.1", "sgl-kernel==0.3.20"),
+        ("trl==0.27.2", "vllm==0.12.0", "torch==2.9.0", "transformers==4.57.3"),
+        ("ray==2.55.1", "vllm==0.22.1"),
+    ],
+)
+>>>>>>> w44-mend43b
 def test_a_set_that_works_contradicts_nothing(packages: tuple[str, ...]) -> None:
     assert verdict(*packages, hardware={"arch": "sm_90", "grade": "datacenter"}).is_consistent
 

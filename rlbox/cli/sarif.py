@@ -20,18 +20,12 @@ def create_sarif_log(
     findings: Sequence[LintFinding], rules: Iterable[DriftRule], unread_file_problems: Sequence[str]
 ) -> dict[str, Any]:
     """Return a log with one run; it has the rules with findings. File names are relative to the working directory."""
-    found = {finding.rule for finding in findings}
-    used = [rule for rule in rules if rule.id in found]
+    used = [rule for rule in rules if any(finding.rule == rule.id for finding in findings)]
     index_by_rule = {rule.id: index for index, rule in enumerate(used)}
-    driver = {
-        "name": "rlbox lint",
-        "version": __version__,
-        "informationUri": get_main_docs_url("lint"),
-        "rules": [_rule_to_json(rule) for rule in used],
-    }
+    driver = {"name": "rlbox lint", "version": __version__, "informationUri": get_main_docs_url("lint")}
     notifications = [{"level": "error", "message": {"text": problem}} for problem in unread_file_problems]
     run = {
-        "tool": {"driver": driver},
+        "tool": {"driver": {**driver, "rules": [_rule_to_json(rule) for rule in used]}},
         "columnKind": "unicodeCodePoints",
         "invocations": [{"executionSuccessful": not notifications, "toolExecutionNotifications": notifications}],
         "results": [_result_to_json(finding, index_by_rule[finding.rule]) for finding in findings],
@@ -40,36 +34,26 @@ def create_sarif_log(
 
 
 def _rule_to_json(rule: DriftRule) -> dict[str, Any]:
-    sources = [f"Source: {source}" for source in rule.source]
+    what, use = (text.replace("{{", "{").replace("}}", "}") for text in (rule.what, rule.next))
     return {
         "id": rule.id,
-        "shortDescription": {"text": _unescape_braces(rule.what)},
-        "help": {"text": "\n".join([f"Use: {_unescape_braces(rule.next)}", *sources])},
+        "shortDescription": {"text": what},
+        "help": {"text": "\n".join([f"Use: {use}", *(f"Source: {source}" for source in rule.source)])},
         "helpUri": get_main_docs_url("lint"),
         "defaultConfiguration": {"level": rule.severity},
     }
 
 
-def _unescape_braces(text: str) -> str:
-    return text.replace("{{", "{").replace("}}", "}")
-
-
 def _result_to_json(finding: LintFinding, rule_index: int) -> dict[str, Any]:
-    place = {
-        "artifactLocation": _locate_file(finding.file),
-        "region": {"startLine": finding.line, "startColumn": finding.column},
-    }
+    path, folder = Path(os.path.abspath(finding.file)), Path.cwd()
+    place = {"uri": path.as_uri()}
+    if path.is_relative_to(folder):
+        place = {"uri": quote(path.relative_to(folder).as_posix()), "uriBaseId": "%SRCROOT%"}
+    region = {"startLine": finding.line, "startColumn": finding.column}
     return {
         "ruleId": finding.rule,
         "ruleIndex": rule_index,
         "level": finding.severity,
         "message": {"text": f"{finding.what}\nUse: {finding.next_step}"},
-        "locations": [{"physicalLocation": place}],
+        "locations": [{"physicalLocation": {"artifactLocation": place, "region": region}}],
     }
-
-
-def _locate_file(name: str) -> dict[str, str]:
-    path = Path(os.path.abspath(name))
-    if path.is_relative_to(folder := Path.cwd()):
-        return {"uri": quote(path.relative_to(folder).as_posix()), "uriBaseId": "%SRCROOT%"}
-    return {"uri": path.as_uri()}
