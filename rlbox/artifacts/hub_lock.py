@@ -201,11 +201,12 @@ def _require_ok(status: int, headers: Any) -> None:
 def _list_huggingface(http: HttpClient, endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
     del http
     try:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
     except ImportError as error:
         what = _("[[hub]] entries need huggingface_hub, which is not installed")
         raise SpecError(what, where=str(error.name), next_step="pip install 'rlbox[hub]'") from error
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # it asks huggingface.co once a day, whatever the endpoint
     # False: never the token that huggingface_hub keeps in its own cache
     api = HfApi(endpoint=endpoint.url, token=endpoint.token.reveal() if endpoint.token else False)
     try:

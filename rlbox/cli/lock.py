@@ -239,8 +239,8 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
-    The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the hub, the mirrors of the sources
-    profile or ModelScope, the first that has the locked bytes. Runs get them as a folder without network.
+    The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the mirrors of the sources profile, the
+    hub or ModelScope, the first that has the locked bytes. Runs get them as a folder without network.
 
     With --place here, it fetches only the files that `rlbox apply` uses, without operating system and base image.
 

@@ -206,6 +206,58 @@ def test_mirror_that_lies_costs_one_file_and_one_line(
         assert (f"Bearer {TOKEN}" in hub.tokens, set(second.tokens)) == (True, {""})
 
 
+def test_mirror_of_the_profile_is_asked_before_the_hub(
+    rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_hub({"models/acme/tiny": repo}) as second:
+        folder.write("sources/site.toml", MIRROR.format(url=second.url))
+        monkeypatch.setenv("HTTPS_PROXY", hub.url)
+        with monkeypatch.context() as without_endpoint:
+            without_endpoint.delenv("HF_ENDPOINT")
+            assert rlbox("lock", "tiny", "--sources", "site").code == 0
+            assert rlbox("fetch", "tiny", "--sources", "site").code == 0
+            assert hub.asked == []
+            repo.gated = True
+            said = rlbox("lock", "tiny", "--upgrade", "--sources", "site")
+            assert "CONNECT huggingface.co:443" in hub.asked  # the mirror has no token
+            assert (said.code, "second: Access to models/acme/tiny is restricted." in said.err) == (1, True)
+        count = len(second.asked)
+        monkeypatch.setenv("HF_ENDPOINT", f"{second.url}/")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        second.token = TOKEN
+        assert rlbox("lock", "tiny", "--upgrade", "--sources", "site").code == 0
+        assert f"Bearer {TOKEN}" in second.tokens[count:]
+
+
+def test_host_that_cannot_be_connected_is_asked_once(
+    rlbox: Rlbox, folder: Folder, hub: Hub, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rlbox("lock", "tiny")
+    hub.asked.clear()
+    monkeypatch.setenv("HTTPS_PROXY", hub.url)
+    monkeypatch.delenv("HF_ENDPOINT")
+    said = rlbox("fetch", "tiny")
+    assert (said.code, "13 files cannot be fetched" in said.err) == (1, True)
+    assert said.err.count("huggingface.co: cannot reach huggingface.co: Tunnel connection failed: 502") == 1
+    assert sorted(hub.asked) == ["CONNECT huggingface.co:443", "CONNECT modelscope.cn:443"]
+
+
+def test_egress_lists_the_hosts_of_entries(rlbox: Rlbox, folder: Folder, hub: Hub, job: Path) -> None:
+    folder.target("mine")
+    folder.job("tiny", JOB.format(more="").replace('"local"', '"mine"'))
+    for words in (("egress", "tiny"), ("lock", "tiny"), ("egress", "tiny")):
+        said = rlbox(*words, "--json")
+        assert said.code == 0, said
+    rows = {row["host"]: row for row in json.loads(said.out)["contacts"] if row["why"].startswith("[[hub]] model")}
+    assert {host: row["declared"] for host, row in rows.items()} == {
+        "127.0.0.1": "machine",
+        "huggingface.co": "target",
+        "modelscope.cn": "default",
+    }
+    assert {tuple(row["phases"]) for row in rows.values()} == {("lock", "fetch")}
+    assert "huggingface.co" not in rlbox("egress", "mine").out
+
+
 def test_code_of_a_repository_needs_a_commit(rlbox: Rlbox, folder: Folder, hub: Hub) -> None:
     folder.job("tiny", JOB.format(more="trust_remote_code = true"))
     said = rlbox("lock", "tiny")

@@ -51,6 +51,10 @@ def test_hours_of_the_same_parameters_are_measured() -> None:
     assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run sft-1")
 
 
+def test_hours_of_a_run_with_the_repository_of_a_hub_entry_are_measured() -> None:
+    assert train(estimate_stage_hours(*sft(), 0.0, (measurement(model="Qwen/Qwen2.5-Coder-7B-Instruct"),))).measured
+
+
 @pytest.mark.parametrize(("name", "value"), [("model", "me/other-7b"), ("max_length", "2048"), ("epochs", "6")])
 def test_hours_of_other_parameters_do_not_count(name: str, value: str) -> None:
     other = (measurement(**{name: value}),)
