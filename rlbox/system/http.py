@@ -200,7 +200,8 @@ class HttpClient:
         """Let one thread alone connect to a host first, where unreached hosts are asked once."""
         from urllib3.exceptions import ConnectTimeoutError
 
-        host = urlsplit(url).netloc
+        with _convert_errors(url):
+            host = urlsplit(url).netloc
         if not self._asks_once or host in self._reached:
             yield
             return
