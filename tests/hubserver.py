@@ -98,6 +98,10 @@ class _Request(BaseHTTPRequestHandler):
         else:
             self.answer(404)
 
+    def do_CONNECT(self) -> None:
+        self.server.asked.append(f"CONNECT {self.path}")
+        self.answer(502)
+
     def answer_as_hub(self, name: str, revision: str, what: str, path: str) -> None:
         repo = self.server.repos.get(name)
         if repo is None or (repo.gated and self.headers.get("Authorization") != f"Bearer {self.server.token}"):

@@ -1,4 +1,4 @@
-"""Hosts that a target's lock, fetch, build and run contact."""
+"""Hosts that lock, fetch, build and run of a target contact, with those of `[[hub]]` entries."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page_files
 from rlbox.artifacts.mirrors import (
+    HUB_KINDS,
     FileOrPage,
     MachineSourceSettings,
     is_same_unquoted_file_name,
@@ -67,7 +68,8 @@ def list_remote_source_urls(
 ) -> tuple[SourceUrl, ...]:
     """Return every address that the target's files may be got from, with one file to look up at each.
 
-    `artifacts` are those of the lock; before there is one, the spec says which kinds there will be.
+    `artifacts` are those of the lock; before there is one, the spec says which kinds there will be. Files of a hub are
+    looked up in addition.
     """
     found = []
     for artifact in _samples(target, artifacts):
@@ -92,14 +94,25 @@ def list_remote_source_urls(
 
 
 def _samples(target: Target, artifacts: Sequence[Artifact]) -> Iterator[Artifact]:
-    """Yield the smallest file of every kind and origin; torch wheels all of them, for some may lie on this machine."""
+    """Yield the smallest file of every kind and origin; torch wheels all of them, for some may lie on this machine.
+
+    Of a hub it is the largest: large files lie on other hosts.
+    """
     smallest: dict[tuple[str, str], Artifact] = {}
-    for artifact in sorted(artifacts or _assumed(target), key=lambda one: (one.kind, one.size, one.file)):
+    largest = {(file.kind, file.origin): file for file in sorted(artifacts, key=lambda one: one.size)}
+    yield from (file for file in largest.values() if file.kind in HUB_KINDS)
+    for artifact in sorted(
+        _drop_hub_files(artifacts) or _assumed(target), key=lambda one: (one.kind, one.size, one.file)
+    ):
         if artifact.kind == "torch-wheels":
             yield artifact
         elif artifact.kind in ("apt", "python"):
             smallest.setdefault((artifact.kind, artifact.origin), artifact)
     yield from smallest.values()
+
+
+def _drop_hub_files(artifacts: Iterable[Artifact]) -> list[Artifact]:
+    return [artifact for artifact in artifacts if artifact.kind not in HUB_KINDS]
 
 
 def _assumed(target: Target) -> Iterator[Artifact]:
@@ -133,7 +146,8 @@ def list_possible_host_contacts(
         *(one for address in addresses for one in _address_contacts(address, redirect_hosts_by_url)),
     ]
     found += _unasked(target, artifacts, addresses)
-    found += _hidden_contacts(target, artifacts, hidden_hosts, {one.host for one in found if one.kind == "oci"})
+    registries = {one.host for one in found if one.kind == "oci"}
+    found += _hidden_contacts(target, _drop_hub_files(artifacts), hidden_hosts, registries)
     return tuple(dict.fromkeys(found))
 
 
@@ -167,12 +181,16 @@ def _address_contacts(
     is_known = behind is not None or address.kind in ("git", "oci")
     unknown = "" if is_known else _(" (not asked where it leads: no network)")
 
-    def contact(where: str, why: str) -> HostContact:
-        return HostContact(
-            host=where, kind=address.kind, phases=_GETTING, declared=source.named_by, why=why, rule=_rule(address.kind)
-        )
+    is_hub = address.kind in HUB_KINDS
+    phases, rule = (_GETTING[:2], _rule("huggingface")) if is_hub else (_GETTING, _rule(address.kind))
 
-    yield contact(host, (source.mirror if source.mirror != host else _("mirror")) + unknown)
+    def contact(where: str, why: str) -> HostContact:
+        return HostContact(host=where, kind=address.kind, phases=phases, declared=source.named_by, why=why, rule=rule)
+
+    what = source.mirror if source.mirror != host else _("mirror")
+    if is_hub and address.sample_artifact:
+        what = f"[[hub]] {address.sample_artifact.name}"
+    yield contact(host, what + unknown)
     for further in behind or ():
         if further != host:
             yield contact(further, _("{host} leads there").format(host=host))
@@ -234,7 +252,7 @@ def _distribution_name(requirement: str) -> str:
 
 _AT_ONCE = 8
 _SILENT_S = 5.0
-_ASKED = ("apt", "http", "python", "torch-wheels")
+_ASKED = ("apt", "http", "python", "torch-wheels", *HUB_KINDS)
 
 
 def probe_redirect_and_listed_hosts_by_url(

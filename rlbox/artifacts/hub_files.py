@@ -20,6 +20,7 @@ from rlbox.i18n import _
 from rlbox.job.job import load_job
 from rlbox.system.http import create_netrc_client
 from rlbox.system.network_settings import read_pip_and_proxy_settings
+from rlbox.target.artifact import Artifact, list_hub_artifacts
 from rlbox.target.target import load_target
 
 
@@ -77,6 +78,22 @@ def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
             _("{mirror} is passed over: {reason}").format(mirror=mirror, reason=reason)
         ),
     )
+
+
+def list_hub_files_or_one_each(owner: HubOwner) -> tuple[Artifact, ...]:
+    """Return the locked files of an owner; of an entry without a lock, a file that most repositories have."""
+    lock, found = owner.load_lock_or_empty(), list[Artifact]()
+    for entry in owner.entries:
+        if repo := lock.find_current_repo(entry):
+            found += list_hub_artifacts([repo])
+            continue
+        origin = f"{entry.kind}s/{entry.repo} {entry.wanted_revision}"
+        found.append(
+            Artifact(
+                kind=entry.source, name=entry.name, file="README.md", sha256="", size=0, group="hub", origin=origin
+            )
+        )
+    return tuple(found)
 
 
 def list_missing_hub_files(store: ObjectStore, repo: LockedHubRepo) -> list[str]:

@@ -76,7 +76,10 @@ _RETRIED = (_PassingRefusal, NoFullResponseError)
 
 @dataclass(frozen=True, kw_only=True)
 class HubResolver:
-    """Asks hubs for the entries of a target or a job, `owner`: the first endpoint that answers decides."""
+    """Asks hubs for the entries of a target or a job, `owner`: the first endpoint that answers decides.
+
+    A mirror of the profile gets no token and may lack a repository, so what it refuses the next one is asked for.
+    """
 
     owner: str
     profile: Profile
@@ -118,13 +121,18 @@ class HubResolver:
         if entry.source == "modelscope":
             endpoints = [FileOrPage(mirror=MODELSCOPE_MIRROR, url=MODELSCOPE_URL)]
         reasons: list[str] = []
+        refused = 0
         for endpoint in endpoints:
             try:
                 return endpoint, retry(partial(self._list_at, endpoint, entry), _RETRIED)
             except (_HubRefusal, NoFullResponseError) as error:
-                if isinstance(error, _HubRefusal) and error.status in (401, 403, 404):
-                    raise self._create_refusal_error(entry, endpoint, error) from error
                 reasons.append(_describe_failure(endpoint, error))
+                if isinstance(error, _HubRefusal) and error.status in (401, 403, 404):
+                    refused = error.status
+                    if endpoint.named_by != "profile":
+                        break
+        if refused:
+            raise self._create_refusal_error(entry, refused, join("; ", reasons))
         step = _("check the network, or name a mirror with HF_ENDPOINT; then: rlbox lock {owner}")
         what = _("{entry}: no hub answers for {repo}").format(entry=entry.title, repo=entry.repo)
         raise WorkFailed(what, where=join("; ", reasons), next_step=step.format(owner=self.owner))
@@ -139,16 +147,16 @@ class HubResolver:
                 raise WorkFailed(what, where=endpoint.mirror, next_step=_("do not use this repository"))
         return HubListing(commit, tuple(files))
 
-    def _create_refusal_error(self, entry: HubEntry, endpoint: FileOrPage, error: _HubRefusal) -> WorkFailed:
+    def _create_refusal_error(self, entry: HubEntry, status: int, reasons: str) -> WorkFailed:
         command = f"rlbox lock {self.owner}"
         step = format_gated_repo_step(entry.repo, command)
-        if error.status == 404:
+        if status == 404:
             what = _("{entry}: {repo} has no revision {revision}")
             step = _("correct repo and revision of the entry, then: {command}").format(command=command)
         else:
             what = _("{entry}: {repo} is gated, private or unknown to the account of HF_TOKEN, if one is set")
         text = what.format(entry=entry.title, repo=entry.repo, revision=entry.wanted_revision)
-        return WorkFailed(text, where=_describe_failure(endpoint, error), next_step=step)
+        return WorkFailed(text, where=reasons, next_step=step)
 
     def _hash_if_unknown(
         self, entry: HubEntry, endpoint: FileOrPage, commit: str, file: LockedHubFile
@@ -193,11 +201,12 @@ def _require_ok(status: int, headers: Any) -> None:
 def _list_huggingface(http: HttpClient, endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
     del http
     try:
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
     except ImportError as error:
         what = _("[[hub]] entries need huggingface_hub, which is not installed")
         raise SpecError(what, where=str(error.name), next_step="pip install 'rlbox[hub]'") from error
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # it asks huggingface.co once a day, whatever the endpoint
     # False: never the token that huggingface_hub keeps in its own cache
     api = HfApi(endpoint=endpoint.url, token=endpoint.token.reveal() if endpoint.token else False)
     try:

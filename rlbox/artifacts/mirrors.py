@@ -224,7 +224,7 @@ def _machine_indexes(
 
 
 def _list_hub_places(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> tuple[FileOrPage, ...]:
-    """Return HF_ENDPOINT, the hub, its mirrors of the profile, and ModelScope, which may have the same bytes."""
+    """Return HF_ENDPOINT, the profile's mirrors of the hub, the hub, and ModelScope, which may have the same bytes."""
     repo, __, commit = artifact.origin.partition(" ")
     places = []
     if artifact.kind == "huggingface":
@@ -232,21 +232,28 @@ def _list_hub_places(artifact: Artifact, profile: Profile, machine: MachineSourc
         places = list_hub_endpoints(profile, machine.hub_endpoint, machine.hub_token)
         places = [replace(place, url=place.url + path) for place in places]
         commit = "master"  # its commits are not those of the hub
-    places.append(FileOrPage(mirror=MODELSCOPE_MIRROR, url=format_modelscope_file_url(repo, commit, artifact.file)))
+    url = format_modelscope_file_url(repo, commit, artifact.file)
+    places.append(FileOrPage(mirror=MODELSCOPE_MIRROR, url=url, named_by="default"))
     return tuple(places)
 
 
 def list_hub_endpoints(profile: Profile, hub_endpoint: str, token: Secret | None) -> list[FileOrPage]:
-    """Return the places that speak the hub's API, in fail-over order and each once; `url` has no slash at its end."""
+    """Return the places that speak the hub's API, in fail-over order and each once; `url` has no slash at its end.
+
+    A profile has mirrors where the hub is slow or out of reach, so they come before it.
+    """
     own = hub_endpoint.rstrip("/")
     endpoints = [FileOrPage(mirror=urlsplit(own).netloc, url=own, named_by="machine", token=token)] if own else []
-    endpoints.append(FileOrPage(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
     endpoints += (
         FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, HUB_URL).rstrip("/"))
         for rule in profile.rule
         if rule.kind == "huggingface" and rule.url and HUB_URL.startswith(rule.match)
     )
-    return list({place.url: place for place in reversed(endpoints)}.values())[::-1]
+    endpoints.append(FileOrPage(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
+    by_url: dict[str, FileOrPage] = {}
+    for place in endpoints:
+        by_url.setdefault(place.url, place)
+    return list(by_url.values())
 
 
 def format_hub_file_path(kind_and_repo: str, commit: str, path: str) -> str:

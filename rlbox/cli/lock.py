@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,13 @@ from rlbox.artifacts.egress import (
     map_phases_to_contacted_hosts,
     probe_redirect_and_listed_hosts_by_url,
 )
-from rlbox.artifacts.hub_files import HubOwner, create_no_hub_entry_error, is_job_and_no_target, load_hub_owner
+from rlbox.artifacts.hub_files import (
+    HubOwner,
+    create_no_hub_entry_error,
+    is_job_and_no_target,
+    list_hub_files_or_one_each,
+    load_hub_owner,
+)
 from rlbox.artifacts.hub_lock import HubResolver, find_hub_token, lock_hub_entries
 from rlbox.artifacts.locator import (
     format_probes,
@@ -43,7 +50,6 @@ from rlbox.cli.options import (
     pass_app_with_shared_options,
     place_option,
     sources_option,
-    target_argument,
     target_or_job_argument,
 )
 from rlbox.config.hub import HubLock
@@ -56,6 +62,7 @@ from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, join, translate
 from rlbox.image.fetch import FetchOptions, fetch_export_or_import_files
 from rlbox.image.plan import load_image_plan
+from rlbox.job.job import load_job
 from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict, require_no_conflict_unless_forced
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.files import write_atomic
@@ -232,8 +239,8 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
-    The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the hub, the mirrors of the sources
-    profile or ModelScope, the first that has the locked bytes. Runs get them as a folder without network.
+    The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the mirrors of the sources profile, the
+    hub or ModelScope, the first that has the locked bytes. Runs get them as a folder without network.
 
     With --place here, it fetches only the files that `rlbox apply` uses, without operating system and base image.
 
@@ -249,11 +256,13 @@ def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: 
 
 
 @click.command("egress")
-@target_argument
+@target_or_job_argument
 @sources_option
 @pass_app_with_shared_options
 def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
+
+    For a JOB these are the hosts of its target and of its own models and data sets, the [[hub]] entries.
 
     The list includes hosts that software contacts without being asked (usage statistics, kernels,
     vocabularies). The hosts behind the clients' own defaults are looked up now. Hosts that cannot be looked up
@@ -263,14 +272,22 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     Examples:
       rlbox egress local
     """
-    target, files = load_target_with_fix_env_and_lock_artifacts(app.project, name)
-    profile = load_profile(app.project, sources_profile or target.sources)
+    project, owner = app.project, None
+    if is_job_and_no_target(project, name):
+        owner = load_hub_owner(project, "job", name)
+    target_name = load_job(project, name).target if owner else name
+    target, files = load_target_with_fix_env_and_lock_artifacts(project, target_name)
+    for one in (load_hub_owner(project, "target", target_name), owner):
+        files += list_hub_files_or_one_each(one) if one else ()
+    profile = load_profile(project, sources_profile or target.sources)
     machine = probe_machine_source_settings(read_pip_and_proxy_settings())
+    machine = dataclasses.replace(machine, hub_endpoint=os.environ.get("HF_ENDPOINT", ""))
     redirects = probe_redirect_and_listed_hosts_by_url(target, files, profile, machine)
     hidden = load_implicitly_contacted_hosts()
     contacts = list_possible_host_contacts(target, files, profile, hidden, machine, redirects)
     data = {
-        "target": name,
+        **({"job": name} if owner else {}),
+        "target": target_name,
         "sources": profile.name,
         "hosts": map_phases_to_contacted_hosts(contacts),
         "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],

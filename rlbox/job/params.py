@@ -83,6 +83,12 @@ def apply_overrides(
     )
 
 
+def fill_hub_repositories(job: Job, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return parameters with the repository of its entry in place of `{hub.NAME}`, as people read them."""
+    known = {f"{{hub.{entry.name}}}": entry.repo for entry in job.hub}
+    return {name: known.get(str(value), value) for name, value in params.items()}
+
+
 def parse_set_options_last_wins(assignments: Iterable[str]) -> dict[str, str]:
     found = {}
     for text in assignments:

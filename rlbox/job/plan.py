@@ -27,7 +27,7 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_argument_without_unit, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, get_unit_by_param
+from rlbox.job.params import SET, ParamValues, apply_overrides, fill_hub_repositories, get_unit_by_param
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
@@ -110,9 +110,9 @@ class PlaceholderFiller:
 
 def _fill_hub_in_params(job: Job, values: ParamValues) -> ParamValues:
     """Return parameters with folders and repositories in place of `{hub.NAME}`, as people read them in a plan."""
-    known = {f"{{hub.{entry.name}}}": entry.repo for entry in job.hub}
-    known |= {f"{{hub.{name}}}": folder for name, folder in values.hub.items()}
+    known = {f"{{hub.{name}}}": folder for name, folder in values.hub.items()}
     params = {name: known.get(str(value), value) for name, value in values.params.items()}
+    params = fill_hub_repositories(job, params)
     kept = {name: value for name, value in values.params.items() if values.origins.get(name) == SET}
     return replace(values, params={**params, **kept})
 

@@ -20,7 +20,7 @@ from rlbox.job.fits import JobRequirements, StageRequirements
 from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Param, Scalar, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, resolve_params
+from rlbox.job.params import SET, ParamValues, apply_overrides, fill_hub_repositories, resolve_params
 from rlbox.job.plan import ProcessPaths, RunPlan, select_stages
 from rlbox.planner.needs import (
     IDLE,
@@ -354,12 +354,14 @@ def estimate_stage_hours(
 ) -> tuple[StageHours, ...]:
     """Of `passed_stages_newest_first` one counts with the same parameters."""
     fits = job.fits or JobRequirements()
-    formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
+    params = fill_hub_repositories(job, values.params)
+    formulas = FitsFormulaEvaluator(job, params, bytes_per_gpu)
 
     def has_same_params(run: StageMeasurement) -> bool:
+        measured = fill_hub_repositories(job, run.params)
         return all(
-            run.params.get(name) == value
-            for name, value in values.params.items()
+            measured.get(name) == value
+            for name, value in params.items()
             if name in fits.size.values() or not isinstance(value, str)
         )
 

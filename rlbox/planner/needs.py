@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from rlbox.amounts import GIB, decimal_size_text, gpu_gib_or_mib_text
@@ -14,7 +14,7 @@ from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, JobRequirements
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
-from rlbox.job.params import DEFAULT, ParamValues
+from rlbox.job.params import DEFAULT, ParamValues, fill_hub_repositories
 from rlbox.job.plan import select_stages
 from rlbox.target.target import Target
 
@@ -193,6 +193,7 @@ def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> Ru
     """
     if job.fits is None:
         return None
+    values = replace(values, params=fill_hub_repositories(job, values.params))
     formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_evaluate_stage(job.fits, name, formulas) for name in job.fits.stages if name in chosen)

@@ -54,7 +54,9 @@ def _passed(run_store: RunStore, folder: Path, job: str, target: str) -> Iterato
     state = _state(run_store, folder)
     if state is None or (state.job, state.target) != (job, target):
         return
-    params = load_plan_file(folder).params
+    plan = load_plan_file(folder)
+    name_by_folder = {path: f"{{hub.{name}}}" for name, path in plan.hub.items()}
+    params = {name: name_by_folder.get(str(value), value) for name, value in plan.params.items()}
     for stage in state.stages:
         if stage.state == "passed" and stage.seconds:
             yield StageMeasurement(run=folder.name, stage=stage.name, seconds=stage.seconds, params=params)

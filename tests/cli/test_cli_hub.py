@@ -21,7 +21,7 @@ from rlbox.artifacts.hub_files import link_hub_snapshot, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 
-pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+huggingface_hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 pytestmark = pytest.mark.allow("sockets", "processes")
 
 JOB = """
@@ -61,10 +61,11 @@ def repo() -> Repo:
 
 @pytest.fixture
 def hub(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub behind HF_ENDPOINT; the real ones are behind a proxy that is not there."""
+    """A hub behind HF_ENDPOINT; it is the proxy to the real ones, and refuses that."""
+    huggingface_hub.close_session()  # it keeps the proxies of an earlier test
     with serving_hub({"models/acme/tiny": repo, "datasets/acme/rows": repo}, TOKEN) as made:
         monkeypatch.setenv("HF_ENDPOINT", made.url)
-        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+        monkeypatch.setenv("HTTPS_PROXY", made.url)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
@@ -204,6 +205,41 @@ def test_mirror_that_lies_costs_one_file_and_one_line(
         assert "README.md: wrong bytes: sha256" in said.err
         assert hub.sent == len(repo.commits[repo.main]["README.md"])
         assert (f"Bearer {TOKEN}" in hub.tokens, set(second.tokens)) == (True, {""})
+
+
+def test_mirror_of_the_profile_is_asked_before_the_hub(
+    rlbox: Rlbox, folder: Folder, hub: Hub, repo: Repo, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_ENDPOINT")
+    with serving_hub({"models/acme/tiny": repo}, TOKEN) as second:
+        folder.write("sources/site.toml", MIRROR.format(url=second.url))
+        for verb in ("lock", "fetch"):
+            assert (rlbox(verb, "tiny", "--sources", "site").code, hub.asked) == (0, [])
+        repo.gated = True  # the mirror has no token
+        said = rlbox("lock", "tiny", "--upgrade", "--sources", "site")
+        assert (said.code, "second: Access to models/acme/tiny is restricted." in said.err) == (1, True)
+        assert "CONNECT huggingface.co:443" in hub.asked
+        monkeypatch.setenv("HF_ENDPOINT", f"{second.url}/")
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert rlbox("lock", "tiny", "--upgrade", "--sources", "site").code == 0
+
+
+def test_host_that_cannot_be_connected_is_asked_once(
+    rlbox: Rlbox, hub: Hub, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rlbox("lock", "tiny")
+    hub.asked.clear()
+    monkeypatch.delenv("HF_ENDPOINT")
+    assert "cannot reach huggingface.co: Tunnel connection failed: 502" in rlbox("fetch", "tiny").err
+    assert sorted(hub.asked) == ["CONNECT huggingface.co:443", "CONNECT modelscope.cn:443"]
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_egress_lists_the_hosts_of_entries(is_locked: bool, rlbox: Rlbox, hub: Hub, job: Path) -> None:
+    assert not is_locked or rlbox("lock", "tiny").code == 0
+    rows = json.loads(rlbox("egress", "tiny", "--json").out)["contacts"]
+    found = {(row["host"], row["declared"]) for row in rows if row["why"].startswith("[[hub]] model")}
+    assert found == {("127.0.0.1", "machine"), ("huggingface.co", "target"), ("modelscope.cn", "default")}
 
 
 def test_code_of_a_repository_needs_a_commit(rlbox: Rlbox, folder: Folder, hub: Hub) -> None:

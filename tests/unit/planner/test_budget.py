@@ -47,7 +47,7 @@ def test_hours_without_a_run_are_the_marked_assumption() -> None:
 
 
 def test_hours_of_the_same_parameters_are_measured() -> None:
-    row = train(estimate_stage_hours(*sft(), 0.0, (measurement(),)))
+    row = train(estimate_stage_hours(*sft(), 0.0, (measurement(model="Qwen/Qwen2.5-Coder-7B-Instruct"),)))
     assert (row.low, row.high, row.measured, row.basis) == (2.0, 2.0, True, "measured, run sft-1")
 
 
