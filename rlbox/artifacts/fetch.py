@@ -158,9 +158,7 @@ class _Fetch:
             first = min(missing, key=lambda artifact: (not artifact.size, artifact.size))
             self._waiting.remove(first)
             self._waiting.appendleft(first)
-        with create_netrc_client(
-            self._site, max_connections=jobs, idle_timeout_s=stall_s, asks_unreached_hosts_once=True
-        ) as http:
+        with create_netrc_client(self._site, max_connections=jobs, idle_timeout_s=stall_s) as http:
             downloader = Downloader(
                 http,
                 stop=self._stop,

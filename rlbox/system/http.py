@@ -114,8 +114,7 @@ class HttpClient:
 
     `make_tls_context` is called when TLS is first spoken. A host gets `max_connections` requests at once; further ones
     wait. `idle_timeout_s` is the wait for the next byte; to connect, at most `CONNECT_S`. GET and HEAD follow
-    redirects; an `Authorization` header goes to its own host alone. With `asks_unreached_hosts_once`, a host that the
-    first request cannot connect to is not asked again: the error of further requests is of the kind `address`.
+    redirects; an `Authorization` header goes to its own host alone.
     """
 
     def __init__(
@@ -127,7 +126,6 @@ class HttpClient:
         use_proxies: bool = True,
         use_netrc: bool = False,
         follow_redirects: bool = True,
-        asks_unreached_hosts_once: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._make_tls_context, self._max_connections = make_tls_context, max_connections
@@ -137,10 +135,6 @@ class HttpClient:
         self._netrc = read_netrc() if use_netrc else None
         self._pools: dict[tuple[str, str], PoolManager] = {}
         self._lock = Lock()
-        self._asks_once = asks_unreached_hosts_once
-        self._first_contacts: dict[str, Lock] = {}
-        self._reached: set[str] = set()
-        self._unreached: dict[str, NoFullResponseError] = {}
 
     def __enter__(self) -> HttpClient:
         return self
@@ -169,8 +163,7 @@ class HttpClient:
         """
         sent, urls = {**self._headers, **(headers or {})}, [url]
         while True:
-            with self._first_contact(urls[-1]):
-                response = self._exchange(method, urls[-1], sent, body, idle_timeout_s or self._idle_timeout_s)
+            response = self._exchange(method, urls[-1], sent, body, idle_timeout_s or self._idle_timeout_s)
             location = response.get_redirect_location()
             if not (location and self._follow_redirects and method in ("GET", "HEAD")):
                 break
@@ -194,32 +187,6 @@ class HttpClient:
         with self.stream(method, url, headers=headers, body=body) as answer:
             answer.read_body()
             return answer
-
-    @contextmanager
-    def _first_contact(self, url: str) -> Iterator[None]:
-        """Let one thread alone connect to a host first, where unreached hosts are asked once."""
-        from urllib3.exceptions import ConnectTimeoutError
-
-        with _convert_errors(url):
-            host = urlsplit(url).netloc
-        if not self._asks_once or host in self._reached:
-            yield
-            return
-        with self._lock:
-            contact = self._first_contacts.setdefault(host, Lock())
-        with contact:
-            if known := self._unreached.get(host):
-                message = _("cannot reach {host}: {error}").format(host=known.host, error=known)
-                raise NoFullResponseError(message, "address", known.host)
-            try:
-                yield
-            except NoFullResponseError as error:
-                if error.kind == "unreached" or isinstance(error.__cause__, ConnectTimeoutError):
-                    self._unreached[host] = error
-                else:
-                    self._reached.add(host)
-                raise
-            self._reached.add(host)
 
     def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, idle_timeout_s: float
@@ -263,18 +230,13 @@ class HttpClient:
 
 
 def create_netrc_client(
-    ca_bundle_from: NetworkSettings,
-    *,
-    idle_timeout_s: float = READ_TIMEOUT_S,
-    max_connections: int = _CONNECTIONS,
-    asks_unreached_hosts_once: bool = False,
+    ca_bundle_from: NetworkSettings, *, idle_timeout_s: float = READ_TIMEOUT_S, max_connections: int = _CONNECTIONS
 ) -> HttpClient:
     return HttpClient(
         partial(create_tls_context, ca_bundle_from.ca_bundle),
         max_connections=max_connections,
         idle_timeout_s=idle_timeout_s,
         use_netrc=True,
-        asks_unreached_hosts_once=asks_unreached_hosts_once,
     )
 
 

@@ -224,16 +224,6 @@ def test_mirror_of_the_profile_is_asked_before_the_hub(
         assert rlbox("lock", "tiny", "--upgrade", "--sources", "site").code == 0
 
 
-def test_host_that_cannot_be_connected_is_asked_once(
-    rlbox: Rlbox, hub: Hub, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rlbox("lock", "tiny")
-    hub.asked.clear()
-    monkeypatch.delenv("HF_ENDPOINT")
-    assert "cannot reach huggingface.co: Tunnel connection failed: 502" in rlbox("fetch", "tiny").err
-    assert sorted(hub.asked) == ["CONNECT huggingface.co:443", "CONNECT modelscope.cn:443"]
-
-
 @pytest.mark.parametrize("is_locked", [False, True])
 def test_egress_lists_the_hosts_of_entries(is_locked: bool, rlbox: Rlbox, hub: Hub, job: Path) -> None:
     assert not is_locked or rlbox("lock", "tiny").code == 0
