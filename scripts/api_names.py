@@ -50,8 +50,8 @@ INTERNAL = {
     r"|entrypoints\.(openai\.(tool|reason|parser)|cli|serve|pooling|mcp)|reasoning\.|plugins|lora\.(ops|punica)"
     r"|model_executor\.offloader|v1\.(sample|spec_decode|kv_offload|structured_output|pool)\.)",
     "verl": r"verl\.(third_party|models|experimental|tools|trainer\.config)\.",
-    "megatron-core": r"megatron\.(?!core\b)|megatron\.core\.(datasets|export|inference|post_training|quantization|ssm"
-    r"|tokenizers|resharding|models\.(?!gpt\b)|distributed\.fsdp)\.",
+    "megatron-core": r"megatron\.(?!core\b)|megatron\.core\.(datasets|export|inference|post_training|quantization"
+    r"|ssm(?!\.mamba_hybrid)|tokenizers|resharding|models\.(?!gpt\b)|distributed\.fsdp)\.",
     "sglang": r"sglang\.(?!srt\.(server_args|managers\.io_struct|entrypoints|utils|weight_sync)\b"
     r"|srt\.model_executor\.model_runner$)",
 }
@@ -88,7 +88,8 @@ MODULES = {
     "megatron.core.models.gpt.gpt_layer_specs", "megatron.core.extensions.transformer_engine",
     "megatron.core.pipeline_parallel", "megatron.core.tensor_parallel", "megatron.core.transformer.enums",
     "megatron.core.transformer.multi_token_prediction", "megatron.core.dist_checkpointing",
-    "megatron.core.dist_checkpointing.mapping", "megatron.core.transformer.utils", "sglang.srt.server_args",
+    "megatron.core.dist_checkpointing.mapping", "megatron.core.transformer.utils",
+    "megatron.core.ssm.mamba_hybrid_layer_allocation", "sglang.srt.server_args",
     "sglang.srt.managers.io_struct", "sglang.srt.entrypoints.engine", "sglang.srt.entrypoints.http_server",
     "sglang.srt.weight_sync.utils", "sglang.srt.weight_sync.tensor_bucket",
     "sglang.srt.model_executor.model_runner",
