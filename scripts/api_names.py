@@ -1,6 +1,8 @@
 """Write rlbox/diagnose/api_names.json.xz: public names that only some releases of a library have, out of their wheels.
 
-    python scripts/api_names.py FOLDER    # downloads wheels with pip; FOLDER keeps what was read of each release
+    python scripts/api_names.py FOLDER [PACKAGE ...]    # downloads wheels with pip; FOLDER keeps what was read of each
+
+With names of packages only these are read, and the rows of the others stay as they are.
 
 Of each minor release the first patch release is read. A name is a dotted path of a module, class or function,
 `Class.__init__(argument`, `function(argument` or `Class#attribute`. Left out: names with an underscore, names as old
@@ -28,7 +30,12 @@ from rlbox.diagnose.api_names import find_family
 OUT = Path(__file__).parents[1] / "rlbox/diagnose/api_names.json.xz"
 PIP = ("pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python")
 PLATFORMS = ("manylinux1_x86_64", "manylinux2014_x86_64", *(f"manylinux_2_{glibc}_x86_64" for glibc in range(24, 40)))
+PYTHONS = ("3.12", "3.10")
+"""Wheels with compiled code of older releases are for the older one alone."""
 OLDEST = {"trl": "0.9", "peft": "0.8", "accelerate": "0.28", "transformers": "4.40", "vllm": "0.6", "verl": "0.2"}
+OLDEST |= {"megatron-core": "0.11", "sglang": "0.4.6"}
+PARTS = {"sglang": 3}
+"""Of packages whose releases differ in the third number: how many numbers tell releases apart."""
 INTERNAL = {
     "trl": r"trl\.(scripts|commands|extras\.vllm_client\.)",
     "peft": r"peft\.tuners\.\w+\.(layer|bnb|gptq|aqlm|awq|eetq|hqq|tp_layer|inc|dora|variants)",
@@ -43,6 +50,10 @@ INTERNAL = {
     r"|entrypoints\.(openai\.(tool|reason|parser)|cli|serve|pooling|mcp)|reasoning\.|plugins|lora\.(ops|punica)"
     r"|model_executor\.offloader|v1\.(sample|spec_decode|kv_offload|structured_output|pool)\.)",
     "verl": r"verl\.(third_party|models|experimental|tools|trainer\.config)\.",
+    "megatron-core": r"megatron\.(?!core\b)|megatron\.core\.(datasets|export|inference|post_training|quantization"
+    r"|ssm(?!\.mamba_hybrid)|tokenizers|resharding|models\.(?!gpt\b)|distributed\.fsdp)\.",
+    "sglang": r"sglang\.(?!srt\.(server_args|managers\.io_struct|entrypoints|utils|weight_sync)\b"
+    r"|srt\.model_executor\.model_runner$)",
 }
 """Modules of which only the module's own name counts."""
 CLASSES = {
@@ -50,7 +61,9 @@ CLASSES = {
     "GRPOTrainer", "DPOTrainer", "KTOTrainer", "RewardTrainer", "PPOTrainer", "RLOOTrainer",
     "DataCollatorForLanguageModeling", "VLLMClient", "TrainingArguments", "Trainer", "BitsAndBytesConfig",
     "PreTrainedTokenizerBase", "LoraConfig", "PeftModel", "Accelerator", "FullyShardedDataParallelPlugin",
-    "DeepSpeedPlugin", "EngineArgs", "LLM", "SamplingParams", "DataProto",
+    "DeepSpeedPlugin", "EngineArgs", "LLM", "SamplingParams", "DataProto", "TransformerConfig", "OptimizerConfig",
+    "DistributedDataParallelConfig", "ModelParallelConfig", "GPTModel", "initialize_model_parallel",
+    "finalize_model_grads", "ServerArgs",
 }  # fmt: skip
 """Those whose arguments are in the table."""
 OBJECTS = {
@@ -68,7 +81,18 @@ MODULES = {
     "vllm.executor", "vllm.lora.request", "vllm.model_executor", "vllm.model_executor.model_loader",
     "vllm.model_executor.model_loader.utils", "vllm.outputs", "vllm.sampling_params", "vllm.sequence", "vllm.utils",
     "vllm.worker.worker", "verl", "verl.protocol", "verl.utils", "verl.trainer.ppo.core_algos",
-    "verl.trainer.ppo.ray_trainer",
+    "verl.trainer.ppo.ray_trainer", "megatron.core", "megatron.core.parallel_state", "megatron.core.utils",
+    "megatron.core.distributed", "megatron.core.distributed.finalize_model_grads", "megatron.core.optimizer",
+    "megatron.core.transformer.transformer_config", "megatron.core.transformer.moe.moe_utils",
+    "megatron.core.transformer.moe.experts", "megatron.core.transformer.moe.router", "megatron.core.fp8_utils",
+    "megatron.core.models.gpt.gpt_layer_specs", "megatron.core.extensions.transformer_engine",
+    "megatron.core.pipeline_parallel", "megatron.core.tensor_parallel", "megatron.core.transformer.enums",
+    "megatron.core.transformer.multi_token_prediction", "megatron.core.dist_checkpointing",
+    "megatron.core.dist_checkpointing.mapping", "megatron.core.transformer.utils",
+    "megatron.core.ssm.mamba_hybrid_layer_allocation", "sglang.srt.server_args",
+    "sglang.srt.managers.io_struct", "sglang.srt.entrypoints.engine", "sglang.srt.entrypoints.http_server",
+    "sglang.srt.weight_sync.utils", "sglang.srt.weight_sync.tensor_bucket",
+    "sglang.srt.model_executor.model_runner",
 }  # fmt: skip
 """Those whose classes and functions are in the table; of all others only that they are there."""
 PART_OF_A_MODEL = re.compile(
@@ -102,19 +126,20 @@ class Package:
     """The names of one release."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.classes = name, dict[str, Class]()
+        self.name, self.root, self.classes = name, name.partition("-")[0], dict[str, Class]()
         self.names, self.imported = set[str](), set[str]()
 
     def add(self, path: str, source: bytes) -> None:
         parts = PurePosixPath(path).with_suffix("").parts
         module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if parts[0] != self.name or re.search(r"(^|\.)(_|tests?\b)", module):
+        if parts[0] != self.root or re.search(r"(^|\.)(_|tests?\b)", module):
             return
         if self.name == "transformers" and module.startswith("transformers.models."):
             lists = re.findall(rb"^__all__ = (\[[^\]]*\])", source, re.MULTILINE)
             exported = [name for text in lists for name in ast.literal_eval(text.decode())]
             self.names |= {f"transformers.{name}" for name in exported if not re.match("TF|Flax", name)}
             self.names |= {f"transformers.models.{parts[2]}"}
+        self.add_fields_of_server_args(module, source)
         if re.match(INTERNAL[self.name], module):
             if self.name != "transformers" and not re.search(r"\.(models|layers|ops)\.", module):
                 self.names.add(module)
@@ -134,7 +159,17 @@ class Package:
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 self.names |= {f"{node.name}(", *(f"{node.name}({one}" for one in parameters(node))}
 
+    def add_fields_of_server_args(self, module: str, source: bytes) -> None:
+        """Add the fields of classes of which sglang 0.5.20 builds its ServerArgs."""
+        if not module.startswith("sglang.srt.arg_groups.fields."):
+            return
+        fields = self.classes.setdefault("ServerArgs-fields", Class([])).fields
+        for node in ast.parse(source).body:
+            fields += read_class(node).fields if isinstance(node, ast.ClassDef) else []
+
     def finish(self) -> set[str]:
+        if "ServerArgs-fields" in self.classes:
+            self.classes["ServerArgs"].bases.append("ServerArgs-fields")
         for name, own in self.classes.items():
             family = list(self.family(name))
             constructor = next((one.parameters["__init__"] for one in family if "__init__" in one.parameters), None)
@@ -145,7 +180,7 @@ class Package:
                     self.names |= {f"{name}.{method}(", *(f"{name}.{method}({one}" for one in known)}
             attributes = {one for relative in family for one in (*relative.attributes, *relative.parameters)}
             attributes |= {one for relative in family for one in relative.fields}
-            if f"{self.name}.{name}" in self.names:
+            if f"{self.root}.{name}" in self.names:
                 self.names |= {f"{name}#", *(f"{name}#{one}" for one in attributes if not one.startswith("_"))}
         return self.names
 
@@ -221,22 +256,27 @@ def read_class(node: ast.ClassDef) -> Class:
 
 
 def list_releases(package: str) -> list[str]:
-    command = ("pip", "index", "versions", package, "--only-binary=:all:", "--python-version=3.12")
-    text = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
-    versions = sorted(Version(one) for one in re.findall(r"\d[\w.]+", text.split("versions:")[1].split("\n")[0]))
+    command = ("pip", "index", "versions", package, "--only-binary=:all:")
+    found = set[Version]()
+    for python in PYTHONS:
+        words = (*command, f"--python-version={python}")
+        text = subprocess.run(words, stdout=subprocess.PIPE, check=True, text=True).stdout
+        found |= {Version(one) for one in re.findall(r"\d[\w.]+", text.split("versions:")[1].split("\n")[0])}
     first: dict[tuple[int, ...], Version] = {}
-    for version in versions:
+    for version in sorted(found):
         if version >= Version(OLDEST[package]):
-            first.setdefault((*version.release, 0)[:2], version)
+            first.setdefault((*version.release, 0)[: PARTS.get(package, 2)], version)
     return [str(one) for one in first.values()]
 
 
 def read_release(package: str, version: str, folder: Path) -> Names:
     kept = folder / f"{package}-{version}.json"
     if not kept.exists():
-        command = (*PIP, "--python-version=3.12", *(f"--platform={one}" for one in PLATFORMS), "-d", str(folder))
-        subprocess.run((*command, f"{package}=={version}"), check=True)
-        wheel = next(folder.glob(f"{package}-{version}-*.whl"))
+        command = (*PIP, f"{package}=={version}", *(f"--platform={one}" for one in PLATFORMS), "-d", str(folder))
+        newer, older = ((*command, f"--python-version={python}") for python in PYTHONS)
+        if subprocess.run(newer).returncode:
+            subprocess.run(older, check=True)
+        wheel = next(folder.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
         release = Package(package)
         with zipfile.ZipFile(wheel) as archive:
             for path in archive.namelist():
@@ -296,12 +336,12 @@ def group_names(releases: Sequence[Names]) -> str:
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
-    packages: dict[str, object] = {"renamed": RENAMED}
-    for package in OLDEST:
+    folder, *named = sys.argv[1:]
+    packages = json.loads(lzma.decompress(OUT.read_bytes())) | {"renamed": RENAMED}
+    for package in named or OLDEST:
         versions = list_releases(package)
-        names = group_names([read_release(package, version, folder) for version in versions])
-        packages[package] = {"releases": versions, "names": names}
+        names = group_names([read_release(package, version, Path(folder)) for version in versions])
+        packages[package] = {"releases": versions, "names": names, "parts": PARTS.get(package, 2)}
     OUT.write_bytes(lzma.compress(json.dumps(packages, indent=0).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 

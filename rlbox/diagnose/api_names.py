@@ -73,7 +73,7 @@ def _describe(key: str, span: _Span, context: str, caller: str) -> str:
     owner, mark, name = re.findall(r"(.+?)(?:\.__init__)?([(#.])(\w+)$", key)[0]
     what = f"`{key}`" if mark == "." else _("`{name}` of {owner}").format(name=name, owner=owner)
     other = _("leave the argument out") if mark == "(" else _("change the code that uses it")
-    if caller not in ("", span.package):
+    if caller not in ("", span.package.partition("-")[0]):
         other = _("a release of {caller} that fits").format(caller=caller)
     elif span.following and (new := _load_table()[1].get(name)):
         other = _("use `{name}` instead").format(name=new)
@@ -98,7 +98,7 @@ def _load_table() -> tuple[dict[str, tuple[_Span, ...]], dict[str, str]]:
         for parent, *groups in map(str.split, record["names"].splitlines()):
             for first, last, names in (group.split(":") for group in groups):
                 around = (*releases[int(last) : int(last) + 2], "")
-                minor = [".".join(one.split(".")[:2]) for one in around]
+                minor = [".".join(one.split(".")[: record.get("parts", 2)]) for one in around]
                 span = _Span(package, releases[int(first)] if int(first) else "", minor[0], minor[1])
                 for name in names.split(","):
                     spans[parent + name] = (*spans.get(parent + name, ()), span)

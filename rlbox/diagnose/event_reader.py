@@ -53,6 +53,8 @@ _BEHIND = 3
 """Lines behind an error within which somebody says that the work goes on."""
 _MARKED = 300
 """Characters of a line in which a sign of work is looked for."""
+_EXCERPT = 40
+"""Lines of a log that is a pasted excerpt, in which the line with an error word may be left out."""
 _SOURCE = re.compile(
     r"^\s*(?:raise|return|assert|await|yield|if|elif|for|while|with|def|class|except|self\.\w+\()\b[^:]*$|^\s*raise "
 )
@@ -156,6 +158,8 @@ class EventReader:
     def close(self) -> LogEvents:
         for writer in list(self._open):
             self._end(writer, is_log_end=True)
+        if not self.read.events and self.read.line_count <= _EXCERPT:
+            self._keep_lines_of_specific_signatures()
         self._tails.clear()
         self.read.last_clock = _find_clock_at_or_above(self._block, len(self._block) - 1, lines=200)
         self.read.step_like_lines_at_end = self._around.find_step_like_lines_before(self.read.line_count + 1)
@@ -186,8 +190,7 @@ class EventReader:
                 self._feed(writer, row)
             self._tails.pop(row.writer, None)
             return
-        owner = self._owner(row)
-        if owner is not None and self._feed(owner, row):
+        if (owner := self._owner(row)) is not None and self._feed(owner, row):
             return
         if _DUMPED.match(row.body):
             if self._fault is not None and len(self._fault.tail) < _DUMP:
@@ -326,6 +329,14 @@ class EventReader:
         if len(self.read.events) >= MAX_EVENTS:
             del self.read.events[MAX_EVENTS // 2]
         self.read.events.append(event)
+
+    def _keep_lines_of_specific_signatures(self) -> None:
+        for number, text in self._around.list_lines(1, _EXCERPT + 1):
+            for row in _split_lines(number, text):
+                event = make_line_event(row, POSSIBLE_FAILURE)
+                self._complete(event)
+                if any(not one.signature.is_general for one in self._catalogue.match_event(event)):
+                    self._keep(event)
 
     def _mark(self, block: LineBlock) -> None:
         """Keep the first marks of a block and the last ones."""

@@ -162,14 +162,14 @@ class RecentLines:
 
     def find_step_like_lines_before(self, line_number: int) -> tuple[RecurringLine, ...]:
         """Return lines that may come again with other numbers, as steps do; not those that wait or warn."""
-        lines = (_parse_step_like_line(*line) for line in self._lines(line_number - COMPARED_LINES, line_number))
+        lines = (_parse_step_like_line(*line) for line in self.list_lines(line_number - COMPARED_LINES, line_number))
         return tuple(filter(None, lines))
 
     def get_space_joined_lines_above(self, line_number: int) -> str:
         """Return at most 40 lines, joined by blanks: RE2 is told to match no line feed."""
-        return " ".join(text[:_LONGEST] for _number, text in self._lines(line_number - 40, line_number))
+        return " ".join(text[:_LONGEST] for _number, text in self.list_lines(line_number - 40, line_number))
 
-    def _lines(self, begin: int, end: int) -> list[tuple[int, str]]:
+    def list_lines(self, begin: int, end: int) -> list[tuple[int, str]]:
         return [
             (number, block[number - block.first_number])
             for block in self._blocks

@@ -119,10 +119,9 @@ def _find_odd_ranks(at: dict[int, _CollectiveWait]) -> MissingRanks | None:
         return None
     (operation, call), most = places.most_common(1)[0]
     behind = tuple(sorted(rank for rank, wait in at.items() if (wait.operation, wait.call) != (operation, call)))
-    own = at[behind[0]]
     if len(behind) >= most:
         behind = tuple(sorted(rank for rank, wait in at.items() if wait.call == min(w.call for w in at.values())))
-        own = at[behind[0]]
+    own = at[behind[0]]
     return MissingRanks(behind, f"waited in {own.operation} {own.call}, the others in {operation} {call}")
 
 

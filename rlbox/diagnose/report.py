@@ -124,11 +124,8 @@ def _format_chain(diagnosis: Diagnosis) -> str:
     if (left := len(diagnosis.chain) - _CHAIN_SHOWN) > 0:
         rows.append(_("  … and {count} more").format(count=left))
     for candidate in diagnosis.independent[:_ALSO_SHOWN]:
-        rows.append(
-            _("  also: {line} [{cause}]").format(
-                line=_format_line(diagnosis, candidate), cause=candidate.cause_id_or_empty or UNKNOWN
-            )
-        )
+        cause = candidate.cause_id_or_empty or UNKNOWN
+        rows.append(_("  also: {line} [{cause}]").format(line=_format_line(diagnosis, candidate), cause=cause))
     return join("\n", rows)
 
 

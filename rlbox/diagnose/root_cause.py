@@ -173,10 +173,6 @@ def _split_recovered(
     return [one for one in candidates if not one.benign_reason], alive
 
 
-def _mask_numbers(text: str) -> str:
-    return _DIGITS.sub("0", text)
-
-
 def _find_root(candidates: list[Candidate], noise: Sequence[Candidate] = ()) -> Candidate | None:
     if not candidates or max(one.score for one in candidates) < 0:
         return None
@@ -322,9 +318,9 @@ def _link(candidate: Candidate, root: Candidate, chain: list[CausalLink]) -> Cau
 
 
 def _find_quoted(candidate: Candidate, chain: list[CausalLink]) -> int:
-    text = _mask_numbers(" ".join((candidate.event.text, candidate.text, *(line for _, line in candidate.event.tail))))
+    text = _DIGITS.sub("0", " ".join((candidate.event.text, candidate.text, *(one for _, one in candidate.event.tail))))
     for index, link in enumerate(chain):
-        said = _mask_numbers(link.candidate.text.partition(": ")[2] or link.candidate.text)[:80]
+        said = _DIGITS.sub("0", link.candidate.text.partition(": ")[2] or link.candidate.text)[:80]
         if len(said) >= _LEAST_QUOTE and said in text:
             return index
     return -1

@@ -157,9 +157,8 @@ def _read_text(file: Any, suffix: str) -> Iterator[bytes]:
     if has_lost_block or zeros * _MOST_TEXT_PER_ZERO > size:
         raise DamagedLogError(_("{count} bytes are zero: binary data, or blocks that were lost").format(count=zeros))
     if (named := _SUFFIXES.get(suffix, packed)) != packed:
-        raise DamagedLogError(
-            _("its name ends in {suffix}, but it holds no {format} data").format(suffix=suffix, format=named)
-        )
+        what = _("its name ends in {suffix}, but it holds no {format} data")
+        raise DamagedLogError(what.format(suffix=suffix, format=named))
 
 
 def _blocks(file: Any, packed: str) -> Iterator[bytes]:

@@ -103,8 +103,7 @@ class TracebackParser:
     def start_at_exception_line(cls, line: LogLine) -> TracebackParser:
         """Return a traceback that continues behind a line which names an exception, without frames."""
         trace = cls(line)
-        found = _RAISED.match(line.body.strip())
-        if found:
+        if found := _RAISED.match(line.body.strip()):
             trace._raise(line, found.group(1), line.body.strip())
         trace.prefixed = line.has_prefix
         return trace

@@ -62,6 +62,14 @@ def test_healthy_logs_do_not_alarm(catalogue: SignatureSet, tmp_path: Path) -> N
     assert [(line, found["first_fatal"]) for line, found in rows if found["fatal"]] == []
 
 
+def test_pasted_line_without_an_error_word_is_answered(catalogue: SignatureSet, tmp_path: Path) -> None:
+    for lines_of_work, is_fatal in ((0, True), (39, True), (40, False)):
+        found = answer("Encoder cache miss for 3f2a9.\n" + "loading\n" * lines_of_work, catalogue, tmp_path)
+        assert (found["fatal"], found["fix"]) == (is_fatal, "library-own-bug" if is_fatal else "")
+    for quiet in ("INFO Encoder cache miss for 3f2a9.", "the model was saved", "print('Encoder cache')"):
+        assert not answer(f"{quiet}\n", catalogue, tmp_path)["fatal"]
+
+
 def test_the_node_that_did_not_come_is_named(catalogue: SignatureSet, tmp_path: Path) -> None:
     log = """gpu-a  | Traceback (most recent call last):
 gpu-a  |   File "/opt/venv/bin/torchrun", line 8, in <module>
