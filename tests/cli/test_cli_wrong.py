@@ -23,7 +23,7 @@ from rlbox.cli.root import COMMANDS, root
 from rlbox.config.toml_files import load_toml
 
 TABLE = Path(__file__).with_name("wrong.toml")
-ROWS: list[dict[str, Any]] = load_toml(TABLE)["rows"]
+ROWS: list[dict[str, Any]] = [{"where": "project", "code": 2, **row} for row in load_toml(TABLE)["rows"]]
 _OTHERS = re.compile(
     r"Invalid .* \(at end of document\)|Expecting property name enclosed in double quotes|File name too long"
     r"|No such file or directory|rollouts of the RL loop, one update each"
