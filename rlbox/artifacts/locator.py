@@ -39,7 +39,7 @@ from rlbox.i18n import _, join
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
-from rlbox.target.artifact import Artifact, list_torch_wheel_groups
+from rlbox.target.artifact import Artifact, list_pytorch_index_groups
 from rlbox.target.target import Target
 from rlbox.values import Command
 
@@ -415,7 +415,7 @@ def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") ->
         rule = profile.first_rule_unless_direct("apt")
         found = {name: build_apt_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
     return LockSources(
-        index_settings=plan_package_indexes(list_torch_wheel_groups(target), site, profile),
+        index_settings=plan_package_indexes(list_pytorch_index_groups(target), site, profile),
         url_by_apt_archive=found,
         profile=profile,
         network_settings=site,

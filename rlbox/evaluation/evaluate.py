@@ -190,7 +190,7 @@ def _build_lock(
         "suites": {
             suite.name: {
                 "problems": len(problems),
-                "sha256": digest_json([problem.as_digest() for problem in problems]),
+                "sha256": digest_json([problem.to_digest_input() for problem in problems]),
             }
             for suite, problems in suites
         },
@@ -271,7 +271,7 @@ def _collect_and_grade(
         if "outcome" not in record:
             verdict = sandbox.grade(problem, record["text"], suite.limits)
             graded = {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
-            record = answers.write_with_cache_key(suite.name, graded)
+            record = answers.replace_answer_with_cache_key(suite.name, graded)
         progress.count_answer_and_print_if_due(suite.name)
         return record
 
@@ -280,7 +280,7 @@ def _collect_and_grade(
         if record is None:
             answer = asdict(model.generate(prompts[suite.name][problem.id], suite.decoding, number))
             record = {"problem": problem.id, "number": number, "ask": problem.message, **answer}
-            record = answers.write_with_cache_key(suite.name, record)
+            record = answers.replace_answer_with_cache_key(suite.name, record)
         return graders.submit(grade, suite, problem, record)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as graders, ThreadPoolExecutor(concurrency) as askers:

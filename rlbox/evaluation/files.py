@@ -53,7 +53,7 @@ class AnswerStore:
             return {name: record[name] for name in _ANSWER_FIELDS if name in record}
         return record
 
-    def write_with_cache_key(self, suite: str, record: AnswerRecord) -> AnswerRecord:
+    def replace_answer_with_cache_key(self, suite: str, record: AnswerRecord) -> AnswerRecord:
         path = self._path(suite, record["problem"], record["number"])
         record = {**record, "key": self._keys[suite]}
         write_json(path, record)

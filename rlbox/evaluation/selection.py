@@ -58,7 +58,9 @@ class Selection(NamedTuple):
     eliminations: tuple[EliminationRound, ...]
 
 
-def select_earliest_best(results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE) -> Selection:
+def select_earliest_not_significantly_worse(
+    results: Sequence[EvaluationResult], rule: SuiteMetricPriority = SELECTION_RULE
+) -> Selection:
     """Return the best of results that have every metric of the rule; `ValueError` without any."""
     if not results:
         raise ValueError(_("no checkpoint was judged"))
@@ -174,7 +176,7 @@ def choose_best_and_compare(
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
         )
-    name, eliminations = select_earliest_best(checkpoints, judged)
+    name, eliminations = select_earliest_not_significantly_worse(checkpoints, judged)
     best = next(result for result in checkpoints if result.name == name)
     differences: dict[str, PairedDifference] = {}
     regression = None

@@ -71,7 +71,7 @@ class Problem:
     def solution_as_model_answer_or_empty(self) -> str:
         return f"```python\n{self.solution}\n```" if self.solution and not self.scorer else self.solution
 
-    def as_digest(self) -> dict[str, Any]:
+    def to_digest_input(self) -> dict[str, Any]:
         """Return what the digest of a suite is made of: its keys are part of every lock."""
         return {
             "id": self.id,

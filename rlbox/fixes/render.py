@@ -125,7 +125,7 @@ def render_fixes_or_raise_refusal(catalogue: Sequence[Fix], target: Target, vers
     chosen = select_applicable_fixes(catalogue, target, versions)
     values = build_fix_template_values(target, versions)
     _refuse(chosen, target, values)
-    filled = [(fix, render_bake_except_patches_and_refusals(fix, values)) for fix in chosen]
+    filled = [(fix, render_bake_keeping_patches_and_refusals(fix, values)) for fix in chosen]
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
@@ -167,7 +167,7 @@ def render_fix_template(template: str, values: Mapping[str, Any], source: str) -
         ) from error
 
 
-def render_bake_except_patches_and_refusals(fix: Fix, values: Mapping[str, Any]) -> Bake:
+def render_bake_keeping_patches_and_refusals(fix: Fix, values: Mapping[str, Any]) -> Bake:
     """Return what a fix bakes with its templates filled in for one target; patches and refusals are left as they are.
 
     Raises SpecError: A template is broken.

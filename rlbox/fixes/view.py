@@ -11,7 +11,7 @@ from rlbox.amounts import align_translated, decimal_and_gib_size_text
 from rlbox.fixes.conditions import VersionMap, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
 from rlbox.fixes.patches import find_package_meeting_patch_requirement
-from rlbox.fixes.render import HOOKS_DIR, build_fix_template_values, render_bake_except_patches_and_refusals
+from rlbox.fixes.render import HOOKS_DIR, build_fix_template_values, render_bake_keeping_patches_and_refusals
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
 
@@ -113,7 +113,7 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: VersionMap) -
             for patch in fix.bake.patch
         }
         rows = (
-            tuple(list_bake_entries(fix, render_bake_except_patches_and_refusals(fix, values), skips))
+            tuple(list_bake_entries(fix, render_bake_keeping_patches_and_refusals(fix, values), skips))
             if verdict.applies
             else ()
         )

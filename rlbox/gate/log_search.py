@@ -137,9 +137,9 @@ class StepTracker:
         text = next((text for text in variants if compile_re2(STEP_LINE).search(text)), "")
         reading = parse_progress_line(text) if text else None
         if reading is not None and reading.step is not None:
-            self.record_step_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
+            self.record_step_of_writer_if_greater(line, re.split(r"\d", text, maxsplit=1)[0][-40:], reading.step)
 
-    def record_step_if_greater(self, line: NumberedLine, kind: str, step: float) -> None:
+    def record_step_of_writer_if_greater(self, line: NumberedLine, kind: str, step: float) -> None:
         """Take a step that a line reports; one that is not greater than the last of its kind shows nothing."""
         key = (writer_prefix_or_empty(line.text), kind)
         if key not in self._steps and len(self._steps) >= _WRITERS:

@@ -116,7 +116,7 @@ class MetricChecker:
         groups = found.groupdict() if found else {}
         step = parse_logged_number(groups.get("step") or "")
         if self._steps and step is not None:
-            self._steps.record_step_if_greater(line, self.rule.pattern, step)
+            self._steps.record_step_of_writer_if_greater(line, self.rule.pattern, step)
         if self.state.state == "broken" or self._events.is_stopping:
             return
         value = parse_logged_number(groups.get("value") or "")

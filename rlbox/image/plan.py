@@ -34,7 +34,7 @@ from rlbox.image.forms import render_compose_files, render_onstart_files_or_empt
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.job.job import load_target_ports_by_job_dot_port
-from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchWheelGroup, list_torch_wheel_groups
+from rlbox.target.artifact import TORCH_WHEEL_INDEX_URL, TorchWheelGroup, list_pytorch_index_groups
 from rlbox.target.lock import (
     Lock,
     Package,
@@ -244,7 +244,7 @@ def plan_image_without_tag(
         files[PATCHES_IN_CONTEXT] = render_patch_manifest_json(target.name, patches, layer_paths)
     return ImagePlan(
         target=target.name,
-        torch_groups=list_torch_wheel_groups(target),
+        torch_groups=list_pytorch_index_groups(target),
         python=target.python.version,
         sources_profile=target.sources,
         network=target.build.network,

@@ -46,7 +46,7 @@ def _get_default_prefix(target: str) -> str:
     return require_shell_safe_dir_or_empty(str(cache_path("places", target)))
 
 
-def save_prefix(target: str, layout: Layout) -> None:
+def save_layout_prefix_if_any(target: str, layout: Layout) -> None:
     if layout.prefix:
         write_atomic(_pointer_file(target), json.dumps({"prefix": layout.prefix}) + "\n")
 

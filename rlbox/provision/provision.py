@@ -39,7 +39,7 @@ from rlbox.provision.layout import Layout
 from rlbox.provision.locations import (
     find_applied_or_default_layout,
     forget_prefix,
-    save_prefix,
+    save_layout_prefix_if_any,
     wait_and_hold_layout_lock,
 )
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
@@ -201,7 +201,7 @@ def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: Ap
             app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files
         )
     done = apply_plan_steps_skipping_unavailable_apt(plan, store, source, prepared.options, on_step)
-    save_prefix(prepared.desired.target, prepared.desired.layout)
+    save_layout_prefix_if_any(prepared.desired.target, prepared.desired.layout)
     return done
 
 

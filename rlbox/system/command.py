@@ -53,15 +53,15 @@ def start_command(
     )
 
 
-class StdoutAndStderr(NamedTuple):
+class StdoutAndStderrBytes(NamedTuple):
     stdout: bytes
     stderr: bytes
 
 
-def communicate_or_leave_running(process: ProcessHandle, stdin: bytes, timeout_s: float) -> StdoutAndStderr | None:
+def communicate_or_leave_running(process: ProcessHandle, stdin: bytes, timeout_s: float) -> StdoutAndStderrBytes | None:
     """Give a process with three pipes its input and return all it says until it ends; None: it has not by then."""
     try:
-        return StdoutAndStderr(*process.communicate(stdin or None, timeout=timeout_s))
+        return StdoutAndStderrBytes(*process.communicate(stdin or None, timeout=timeout_s))
     except subprocess.TimeoutExpired:
         return None
 

@@ -144,6 +144,6 @@ class TorchWheelGroup:
     channel: str
 
 
-def list_torch_wheel_groups(target: Target) -> tuple[TorchWheelGroup, ...]:
+def list_pytorch_index_groups(target: Target) -> tuple[TorchWheelGroup, ...]:
     found = (group for group in target.stack if group.source == "torch-wheels")
     return tuple(TorchWheelGroup(packages=group.packages, channel=group.channel) for group in found)

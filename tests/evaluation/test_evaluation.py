@@ -110,14 +110,14 @@ def test_judge_an_export_that_changes_meanwhile_has_no_score(
 def test_answer_store_returns_an_answer_whose_sandbox_failed_without_its_verdict(tmp_path: Path) -> None:
     answers = AnswerStore(tmp_path, {"adding": "key"})
     record = {"problem": "Add/1", "number": 0, "text": "x", "finish": "stop", "tokens": 1}
-    answers.write_with_cache_key("adding", {**record, "outcome": "sandbox"})
+    answers.replace_answer_with_cache_key("adding", {**record, "outcome": "sandbox"})
     assert answers.read("adding", "Add/1", 0) == record
     assert AnswerStore(tmp_path, {"adding": "other"}).read("adding", "Add/1", 0) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "", "." * 40, "x" * 300, "\ud800", "a b"])
 def test_answer_store_writes_any_problem_name_into_its_directory(tmp_path: Path, name: str) -> None:
-    AnswerStore(tmp_path / "in", {"suite": "key"}).write_with_cache_key(
+    AnswerStore(tmp_path / "in", {"suite": "key"}).replace_answer_with_cache_key(
         "suite", {"problem": name, "number": 0, "outcome": "wrong"}
     )
     (path,) = [path for path in tmp_path.rglob("*") if path.is_file()]

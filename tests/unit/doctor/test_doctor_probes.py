@@ -20,7 +20,7 @@ from rlbox.doctor.container import ContainerChecks
 from rlbox.doctor.fix_checks import run_fix_checks
 from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, RunningProgram
-from rlbox.doctor.programs.probe_torch import list_absolute_torch_extension_paths
+from rlbox.doctor.programs.probe_torch import list_top_level_and_torch_extension_paths
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe, check_package_files_and_versions
 from rlbox.findings import Finding
@@ -105,7 +105,7 @@ def test_extensions_that_use_torch_are_found(tmp_path: Path) -> None:
     text = "Name: other\nVersion: 1\nRequires-Dist: torchvision\nRequires-Dist: torch; extra == 'all'\n"
     (tmp_path / "other-1.dist-info/METADATA").write_text(text)
     (tmp_path / "alone.so").write_bytes(b"")
-    assert list_absolute_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
+    assert list_top_level_and_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
 
 
 @pytest.mark.allow("processes")

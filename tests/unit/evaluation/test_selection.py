@@ -10,7 +10,7 @@ import pytest
 from rlbox.evaluation.lock import EvaluationLock
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, EvaluationResult
 from rlbox.evaluation.scores import ValuesByProblem, compute_paired_difference_of_common_problems
-from rlbox.evaluation.selection import classify_regression, select_earliest_best
+from rlbox.evaluation.selection import classify_regression, select_earliest_not_significantly_worse
 
 TRAININGS = int(os.environ.get("RLBOX_EVAL_TRAININGS", "1000"))
 PROBLEMS = 117
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
     rng, wrong = random.Random(20), 0
     for _ in range(TRAININGS):
         judged, losses = training(rng)
-        choice = select_earliest_best(judged)
+        choice = select_earliest_not_significantly_worse(judged)
         truth = losses[int(choice.best)] * RUNS
         wrong += truth > max(step.detectable for step in choice.eliminations)
     assert wrong / TRAININGS <= 0.05
@@ -63,7 +63,7 @@ def test_a_checkpoint_that_is_worse_than_what_shows_is_not_chosen() -> None:
 def test_the_earlier_of_equals_is_chosen() -> None:
     same = {str(number): [float(number % 2)] for number in range(50)}
     judged = [candidate(step, same, same) for step in (300, 100, 200)]
-    choice = select_earliest_best(judged)
+    choice = select_earliest_not_significantly_worse(judged)
     assert choice.best == "100"
     assert [len(step.remaining) for step in choice.eliminations] == [3, 3]
 
@@ -72,20 +72,20 @@ def test_a_clear_leader_is_chosen_whatever_the_second_figure_says() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
     judged = [candidate(1, none, runs), candidate(2, runs, none)]
-    assert select_earliest_best(judged).best == "2"
+    assert select_earliest_not_significantly_worse(judged).best == "2"
 
 
 def test_what_is_alike_in_what_runs_is_decided_by_what_is_right() -> None:
     runs = {str(number): [1.0] for number in range(100)}
     none = {str(number): [0.0] for number in range(100)}
     judged = [candidate(1, runs, none), candidate(2, runs, runs)]
-    assert select_earliest_best(judged).best == "2"
+    assert select_earliest_not_significantly_worse(judged).best == "2"
 
 
 def test_one_checkpoint_is_its_own_choice() -> None:
-    assert select_earliest_best([candidate(5, {}, {})]).best == "5"
+    assert select_earliest_not_significantly_worse([candidate(5, {}, {})]).best == "5"
     with pytest.raises(ValueError, match="no checkpoint"):
-        select_earliest_best([])
+        select_earliest_not_significantly_worse([])
 
 
 @pytest.mark.parametrize("flips", [0.05, 0.3])

@@ -35,7 +35,7 @@ def write_results(
                 verdict = {"outcome": "accepted" if right else "wrong", "runs": 4, "passed": 4 if right else 1}
                 row = {"problem": f"Add/{number}", "number": sample, "ask": f"Add {number}: {text}", "text": text}
                 row |= {"finish": "stop", "tokens": 7, "executed": True, "detail": f"printed {text}", **verdict}
-                rows.append(kept.write_with_cache_key("adding", row))
+                rows.append(kept.replace_answer_with_cache_key("adding", row))
         result = build_result(f"step_{step}", step, lock, {"adding": rows})
         write_result_with_sample_answers(out / f"step_{step}", result, {"adding": rows}, {})
     return out
