@@ -31,7 +31,6 @@ _INCIDENTAL = re.compile(
 )
 """Exceptions that code raises on its way to another one, when that came while the first was handled."""
 
-
 _RETRIED = re.compile(r"^Retrying in \d|\b[rR]etry(?:ing)?(?: attempt)? #?\d+ ?(?:/|of) ?\d+")
 SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 """An exception's line that only says how many problems stand below it."""

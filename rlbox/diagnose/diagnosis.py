@@ -174,6 +174,7 @@ class Diagnosis:
         known = candidate.match.signature if candidate.match else None
         return {
             "cause": known.cause if known and known.role == "benign" else "",
+            "remedy": known.remedy if known and known.role == "benign" and not known.is_general else "",
             **self._place(candidate),
             "count": count,
             "why": candidate.benign_reason or "level",

@@ -167,10 +167,10 @@ def _format_benign(diagnosis: Diagnosis) -> str:
     seen: Sequence[dict[str, object]] = diagnosis.as_json()["benign"]
     for row in seen[:_NOISE_SHOWN]:
         line = f"{row['file']}:{row['line']}: {_limit(str(row['text']), WIDTH)}"
-        count = row["count"]
-        facts = (str(row["cause"] or ""), _("{count} times").format(count=count), BENIGN_REASONS[str(row["why"])])
-        listed = join(", ", (fact for fact in facts if fact))
-        rows.append(_("  no failure: {line} [{facts}]").format(line=line, facts=listed))
+        count = _("{count} times").format(count=row["count"])
+        facts = filter(None, (str(row["cause"] or ""), count, BENIGN_REASONS[str(row["why"])]))
+        remedy = f"\n    {_(str(row['remedy']))}" if row["remedy"] else ""
+        rows.append(_("  no failure: {line} [{facts}]").format(line=line, facts=join(", ", facts)) + remedy)
     if (left := len(seen) - _NOISE_SHOWN) > 0:
         rows.append(_("  … and {count} more that are none").format(count=left))
     return join("\n", rows)
