@@ -262,7 +262,7 @@ def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: 
 def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
-    For a JOB these are the hosts of its target and of its own models and data sets, the [[hub]] entries.
+    For a JOB these are the hosts of its target and of the models and data sets that it names, the [[hub]] entries.
 
     The list includes hosts that software contacts without being asked (usage statistics, kernels,
     vocabularies). The hosts behind the clients' own defaults are looked up now. Hosts that cannot be looked up

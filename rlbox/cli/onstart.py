@@ -92,7 +92,7 @@ def _print_size(app: App, target: Target, script: OnstartScript, limit_bytes: in
 def _print_platform_notes(app: App, target: Target, platform: Platform) -> None:
     app.print_status(f"{platform.title}: {translate(platform.restart.effect)}")
     if not target.hardware.platform:
-        note = _("target {target} is for a machine of one's own: the script installs it, and starts no sandbox")
+        note = _("target {target} is for your own machine: the script installs it, and starts no sandbox")
         app.print_status(note.format(target=target.name))
     ignored = [f"run.{key}" for key in _CONTAINER_LIMITS if getattr(target.run, key)]
     if ignored and not platform.has_docker:
