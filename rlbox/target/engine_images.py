@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rlbox.foreign import parse_digits
 
@@ -33,10 +33,15 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def describe_probe(
-    name: str, probe: Mapping[str, str], command_words: Iterable[str], container_keys: Collection[str]
+def describe_container_entry(
+    name: str, probe: Mapping[str, str], command_words: Sequence[str], container_keys: Collection[str]
 ) -> list[str]:
-    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known."""
+    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known.
+
+    Of an `image`: its name, and the option that it gets as its program.
+    """
+    if name == "image":
+        return [probe[name], command_words[0]] if name in probe and "".join(command_words[:1]).startswith("-") else []
     command_line = " ".join(command_words)
     if (server := _SERVER.search(command_line)) is None:
         return []
