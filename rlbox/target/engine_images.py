@@ -9,6 +9,7 @@ from rlbox.foreign import parse_digits
 
 # With `docker run IMAGE ARGUMENTS` the server gets the arguments. Source: ENTRYPOINT of vLLM's Dockerfile.
 _SERVER_BY_IMAGE = {r"(?:[\w.-]+(?::\d+)?/)*vllm/vllm-openai(?:[:@].*)?": ("vllm", "serve")}
+_WITHOUT_ENTRYPOINT = r"(?:^|/)(?:lmsysorg/sglang|vllm/vllm-omni)(?:[:@]|$)"
 _RELEASE_IN_TAG = {
     "vllm": r"(?:^|/)vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-x86_64|-aarch64)*$",
     "sglang": r"(?:^|/)lmsysorg/sglang:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-runtime|-amd64|-arm64)*$",
@@ -38,10 +39,11 @@ def describe_container_entry(
 ) -> list[str]:
     """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known.
 
-    Of an `image`: its name, and the option that it gets as its program.
+    Of an `image` without an entrypoint: its name, and the option that it gets as its program.
     """
     if name == "image":
-        return [probe[name], command_words[0]] if name in probe and "".join(command_words[:1]).startswith("-") else []
+        is_without = command_words and re.search(_WITHOUT_ENTRYPOINT, probe.get(name, ""))
+        return [probe[name], command_words[0]] if is_without and command_words[0].startswith("-") else []
     command_line = " ".join(command_words)
     if (server := _SERVER.search(command_line)) is None:
         return []
