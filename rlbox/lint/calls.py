@@ -95,6 +95,7 @@ def _normalize_program(words: Sequence[Word]) -> tuple[str, tuple[Word, ...]]:
     """Return the program in its shortest name (`python -m vllm`, `pip`, `docker run`) and the words behind it."""
     name = words[0].text.rsplit("/", 1)[-1]
     name = re.sub(r"^(python|pip)[23](\.\d+)?$", r"\1", _OTHER_NAMES.get(name, name))
+    name = re.sub(r"^openrlhf\.cli\.", r"python -m \g<0>", name)
     rest = tuple(words[1:])
     if name == "python":
         return _python_module(rest)

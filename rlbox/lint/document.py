@@ -174,6 +174,6 @@ class Document:
             self.add_shell_code(word.to_source_inside_quotes(), call.context_tags | context_tags, depth + 1)
         if call.program == "pip":
             self.add_version_pins(call.word_texts)
-        if call.program in ("bash", "sh", "ssh", "su", "zsh"):
-            for document in call.command.here_documents:
+        for document in call.command.here_documents:  # OpenRLHF's scripts put the words of a command into a variable
+            if call.program in ("bash", "sh", "ssh", "su", "zsh") or document.text.lstrip().startswith("openrlhf.cli."):
                 self.add_shell_code(document, call.context_tags, depth + 1)

@@ -17,7 +17,7 @@ from rlbox.i18n import _
 from rlbox.lint.calls import put_server_command_before
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word, parse_shell_commands
-from rlbox.target.engine_images import describe_probe
+from rlbox.target.engine_images import describe_container_entry
 
 Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
 _FORMAT_BY_SUFFIX: dict[str, Format] = {
@@ -75,7 +75,8 @@ _COMMAND = re.compile(
     r"(?:.*\.)?(?:commands?|cmd|run|args|argv|entrypoint|script|setup|exec|before_script|after_script|on_?start"
     r"|onstart_cmd|shell|bash|postStart|start|test|[^.]*(?:_commands?|_cmd|_script|Commands?|Script))|.*\.(?:ba)?sh|.*\.env"
 )
-_ENTRY = frozenset({"entry"})
+_ENTRY, _IN_CONTAINER = frozenset({"entry"}), {"containers", "services"}
+_PROBES = {"livenessProbe", "readinessProbe", "startupProbe"}
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*_\w+|PATH|pattern")  # `pattern` of a gate: a regular expression
 
 
@@ -102,8 +103,9 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
         command_line, is_joined = _join_container_command(by_key, is_service=bool(tags))
         document.add_argv_unless_options(command_line if is_joined else (), tags)
         for key, position, inner in value:
-            if key in ("livenessProbe", "readinessProbe", "startupProbe"):
-                facts = describe_probe(key, dict(_texts_in(inner)), [one.text for one in command_line], by_key)
+            if key in _PROBES or (key == "image" and _IN_CONTAINER & {*path}):
+                texts = dict(_texts_in((Entry(key, position, inner),)))
+                facts = describe_container_entry(key, texts, [one.text for one in command_line], by_key)
                 document.add_argv_unless_options([Word(text, text, position) for text in (key, *facts)])
             if is_joined and key in ("command", "args"):
                 continue
@@ -119,7 +121,8 @@ def _join_container_command(container: Mapping[str, Value], *, is_service: bool)
     before, options = ("entrypoint", "command") if is_service else ("command", "args")
     command, arguments = _list_words(container.get(before)), _list_words(container.get(options))
     if command or not isinstance(image := container.get("image"), Source):
-        return command + arguments, bool(command and arguments) and arguments[0].text.startswith("-")
+        is_server = command and re.search(r"(?:^|/)(?:vllm|serve|[\w.]+\.(?:launch|api)_server)$", command[-1].text)
+        return command + arguments, bool(command and arguments and (is_server or arguments[0].text.startswith("-")))
     joined = put_server_command_before(image.text, arguments)
     return joined, len(joined) > len(arguments)
 

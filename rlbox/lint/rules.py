@@ -203,10 +203,11 @@ def _unpinned(document: Document, rule: DriftRule, versions: Mapping[str, str]) 
         loose = [word for word in call.words if re.fullmatch(unpinned, word.text, re.I)]
         if any(value.startswith("torch==") for value in call.word_texts):
             loose = [word for word in loose if not word.text.startswith("torch")]
+        is_alone = re.search(r"\.whl|torch_memory_saver", call.unquoted_command_line)
         reinstalls = [word for word in call.words if word.text in ("-e", "--force-reinstall")]
         if loose:
             yield _make_hit_at_call(call, loose[0].position, name=", ".join(word.text for word in loose))
-        elif reinstalls and _STACK_IMAGE.search(images) and ".whl" not in call.unquoted_command_line:
+        elif reinstalls and _STACK_IMAGE.search(images) and not is_alone:
             yield _make_hit_at_call(call, reinstalls[0].position, name=f"pip {' '.join(call.word_texts)}")
 
 
@@ -263,7 +264,7 @@ def _better_name(name: str, known: _KnownNames) -> str:
         is_key = re.fullmatch(r"(?!hydra\.)[a-z][\w.]*", name) and "trainer.device" in known.names
         has_key = is_open or any(key == name or key.startswith(f"{name}.") for key in known.names)
         return known.suggest(name) if is_key and not has_key else ""
-    if re.fullmatch(r"-[a-z]{3,}", name):  # one dash where it takes two
+    if re.fullmatch(r"-[a-z][a-z-]{2,}", name):  # one dash where it takes two
         return f"-{name}" if f"-{name}" in known.names else ""
     has_dots = any(option.count(".") for option in known.names)
     is_older = has_dots and "." not in name  # OpenRLHF's older options have a rule of their own
@@ -306,14 +307,19 @@ def _shell_syntax(document: Document, rule: DriftRule, versions: Mapping[str, st
 
 def _unset_variables(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     is_script = [source.text for source in document.shells[:1]] == [document.text]
-    text = re.sub(r"\$\(\(.*?\)\)", "", document.text)  # arithmetic reads a name without a dollar
-    for call in document.calls if is_script else ():
+    # arithmetic reads a name without a dollar; a message with NAME=$NAME sets nothing
+    text = re.sub(r"\$\(\(.*?\)\)|\becho .*\b(\w+)=\$\{?\1\b", "", document.text)
+    hits = [*_find_hits(rule, document)] if rule.text else []
+    for call in document.calls if not rule.text else ():
         for argument in call.arguments if not call.outer else ():
             for name in re.findall(rf"\A\$\{{?({rule.name})\}}?\Z", argument.value):
-                # set or read by its bare name, ${!NAME} or ${NAME:-…}; escaped or in single quotes: for another shell
-                known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}[^\w}}]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
-                if not re.search(known, text):
-                    yield _make_hit_at_call(call, argument.position, name=argument.name, value=name)
+                hits.append(_make_hit_at_call(call, argument.position, name=argument.name, value=name))
+    for hit in hits if is_script else ():
+        name = hit.fields["value"]
+        # set or read by its bare name, ${!NAME} or ${NAME:-…}; escaped or in single quotes: for another shell
+        known = rf"(?<![\w$\{{.-]){name}\b|\{{!?{name}(\[@\])?[^\w}}\[]|\\\$\{{?{name}\b|'[^'\n]*\$\{{?{name}\b[^'\n]*'"
+        if not re.search(known, text):
+            yield hit
 
 
 def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
@@ -334,6 +340,8 @@ def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]
     """Find numbers for which the formula does not hold; its `value` is each argument that the rule names, if any."""
     for call, own in ((call, own) for call in document.calls for own in rule.names or ("",)):
         line = call.unquoted_command_line
+        if not any(len(document.values.get(name, [])) > 1 for name in re.findall(r"\$\{?(\w+)", line)):
+            line = document.expand_variables(line, call.position)
         if not re.match(rule.command, line) or not all(re.search(need, line) for need in (own, *rule.needs)):
             continue
         numbers: dict[str, int] = {}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rlbox.foreign import parse_digits
 
 # With `docker run IMAGE ARGUMENTS` the server gets the arguments. Source: ENTRYPOINT of vLLM's Dockerfile.
 _SERVER_BY_IMAGE = {r"(?:[\w.-]+(?::\d+)?/)*vllm/vllm-openai(?:[:@].*)?": ("vllm", "serve")}
+_WITHOUT_ENTRYPOINT = r"(?:^|/)(?:lmsysorg/sglang|vllm/vllm-omni)(?:[:@]|$)"
 _RELEASE_IN_TAG = {
     "vllm": r"(?:^|/)vllm/vllm-openai:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-x86_64|-aarch64)*$",
     "sglang": r"(?:^|/)lmsysorg/sglang:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-runtime|-amd64|-arm64)*$",
@@ -33,10 +34,16 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def describe_probe(
-    name: str, probe: Mapping[str, str], command_words: Iterable[str], container_keys: Collection[str]
+def describe_container_entry(
+    name: str, probe: Mapping[str, str], command_words: Sequence[str], container_keys: Collection[str]
 ) -> list[str]:
-    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known."""
+    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known.
+
+    Of an `image` without an entrypoint: its name, and the option that it gets as its program.
+    """
+    if name == "image":
+        is_without = command_words and re.search(_WITHOUT_ENTRYPOINT, probe.get(name, ""))
+        return [probe[name], command_words[0]] if is_without and command_words[0].startswith("-") else []
     command_line = " ".join(command_words)
     if (server := _SERVER.search(command_line)) is None:
         return []

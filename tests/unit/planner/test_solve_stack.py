@@ -69,6 +69,7 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
         (("sglang==0.5.7", "sgl-kernel==0.3.21"), GPU_A800, {"sglang-0-5-7-sgl-kernel"}, {"sgl-kernel": "0.3.20"}),
         (("torch==2.9.0", "flash-attn==2.8.3"), GPU_A800, {"flash-attn-2-8-3-wheel"}, {"nvcc": "12.8"}),
         (("vllm==0.8.5.post1", "transformers==4.57.1"), {}, {"vllm-aimv2"}, {"transformers": "4.53.3"}),
+        (("deepspeed==0.18.5", "transformers==5.1.0"), {}, {"deepspeed-transformers-5-1"}, {"transformers": "5.2.0"}),
         (("flash-attn-3==3.0.0",), GPU_A800, {"flash-attn-3-hopper"}, {"flash-attn-3": ""}),
         (("datasets==2.14.4", "pyarrow==26.0.1"), {}, {"datasets-pyarrow"}, {"datasets": "2.15.0"}),
         (("transformers==5.8.1", "kernels==0.15.2"), {}, {"kernels-0-15-transformers"}, {"kernels": "0.14.1"}),
