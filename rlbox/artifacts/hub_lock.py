@@ -138,8 +138,10 @@ class HubResolver:
         raise WorkFailed(what, where=join("; ", reasons), next_step=step.format(owner=self.owner))
 
     def _list_at(self, endpoint: FileOrPage, entry: HubEntry) -> HubListing:
-        list_all = _list_modelscope if entry.source == "modelscope" else _list_huggingface
-        commit, rows = list_all(self.http, endpoint, entry)
+        if entry.source == "modelscope":
+            commit, rows = _list_modelscope(self.http, endpoint, entry)
+        else:
+            commit, rows = _list_huggingface(endpoint, entry)
         files = sorted((row for row in rows if entry.takes_file(row.path)), key=lambda row: row.path)
         for file in files:
             if not is_path_inside_snapshot(file.path):
@@ -198,8 +200,7 @@ def _require_ok(status: int, headers: Any) -> None:
         raise kind(reason, status, headers.get("retry-after", ""))
 
 
-def _list_huggingface(http: HttpClient, endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
-    del http
+def _list_huggingface(endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
     try:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile

@@ -231,7 +231,7 @@ class MetricFilesReader:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._files: dict[str, _GrowingFile] = {}
-        self._seen_log_rows: set[str] = set()
+        self._seen_trainer_state_rows: set[str] = set()
 
     def read_new_rows(self) -> Iterator[SourcedRow]:
         """Yield new rows of all files, the most exact format first; a torn last record is read when it is complete."""
@@ -242,10 +242,12 @@ class MetricFilesReader:
         order = list(_FORMATS)
         for file in sorted(self._files.values(), key=lambda file: order.index(file.source.partition(" ")[0])):
             for row in file.read_new_rows():
-                text = f"{file.source} {row}"
-                if not file.source.startswith("trainer_state") or text not in self._seen_log_rows:
-                    yield SourcedRow(file.source, row)
-                    self._seen_log_rows |= {text}
+                if file.source.startswith("trainer_state"):  # each checkpoint's file repeats the rows before it
+                    text = f"{file.source} {row}"
+                    if text in self._seen_trainer_state_rows:
+                        continue
+                    self._seen_trainer_state_rows.add(text)
+                yield SourcedRow(file.source, row)
 
     def _add_new_file_of_metrics(self, relative_path: str) -> None:
         path, folder = self._run_dir / relative_path, str(Path(relative_path).parent)
