@@ -338,7 +338,8 @@ def _repeated_arguments(document: Document, rule: DriftRule, versions: Mapping[s
 
 def _arithmetic(document: Document, rule: DriftRule, versions: Mapping[str, str]) -> Iterator[_Hit]:
     """Find numbers for which the formula does not hold; its `value` is each argument that the rule names, if any."""
-    for call, own in ((call, own) for call in document.calls for own in rule.names or ("",)):
+    pairs = [(call, own) for call in document.calls for own in rule.names or ("",)]
+    for call, own in pairs:
         line = call.unquoted_command_line
         if not any(len(document.values.get(name, [])) > 1 for name in re.findall(r"\$\{?(\w+)", line)):
             line = document.expand_variables(line, call.position)

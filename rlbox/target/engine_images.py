@@ -34,12 +34,13 @@ def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def describe_container_entry(
+def list_words_for_container_rules(
     name: str, probe: Mapping[str, str], command_words: Sequence[str], container_keys: Collection[str]
 ) -> list[str]:
-    """Return `seconds=`, after which a failing probe ends a server that starts, `port=` and `server=`, if known.
+    """Return what the rules of lint match after the name of a container's key, as if it were a command; may be empty.
 
-    Of an `image` without an entrypoint: its name, and the option that it gets as its program.
+    Of a probe: `seconds=N`, after which a failing one ends a server that starts, the probe's `port=N` and `server=N`,
+    the server's. Of an `image` without an entrypoint: the image, and the option that it gets in place of a program.
     """
     if name == "image":
         is_without = command_words and re.search(_WITHOUT_ENTRYPOINT, probe.get(name, ""))
