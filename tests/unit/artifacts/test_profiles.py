@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
 
-import pytest
-from fakes import CASES, CHECKOUT, Folder
+from fakes import Folder
 
 from rlbox.artifacts.profile import PROTOCOLS, Profile, create_machine_default_rule, load_profile
-from rlbox.config.toml_files import load_toml
-from rlbox.errors import SpecError
-
-SOURCES = sorted((CASES / "artifacts/sources").glob("*.toml"))
-
-
-@pytest.mark.parametrize("case", SOURCES, ids=lambda path: path.stem)
-def test_messages(case: Path, folder: Folder) -> None:
-    facts = load_toml(case)
-    for name, text in facts.get("files", {}).items():
-        folder.write(name, text.lstrip("\n"))
-    with pytest.raises(SpecError) as caught:
-        load_profile(folder.project, facts["load"])
-    said = str(caught.value).replace(str(folder.path), "PROJECT").replace(str(CHECKOUT), "SHIPPED")
-    assert said == facts["error"].lstrip("\n")
 
 
 def test_direct_has_no_rule(folder: Folder) -> None:

@@ -1,12 +1,15 @@
-"""Every message about a wrong spec, whole: tests/cases/{target,job}/*.toml hold the files and the text."""
+"""Every message about a wrong spec, whole: tests/cases/spec_errors.toml holds the files and the text."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from fakes import CASES, CHECKOUT, Folder
 
+from rlbox.artifacts.profile import load_profile
+from rlbox.config.project import Project
 from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
@@ -14,31 +17,19 @@ from rlbox.fixes.fix import Fix
 from rlbox.job.job import load_job
 from rlbox.target.target import load_target
 
-TARGETS, JOBS = (sorted((CASES / kind).glob("*.toml")) for kind in ("target", "job"))
+ERRORS: dict[str, dict[str, dict[str, Any]]] = load_toml(CASES / "spec_errors.toml")
+LOADERS: dict[str, Callable[[Project, str], object]] = {"target": load_target, "job": load_job, "profile": load_profile}
 
 
-def message(folder: Folder, error: SpecError) -> str:
-    return str(error).replace(str(folder.path), "PROJECT").replace(str(CHECKOUT), "SHIPPED")
-
-
-@pytest.mark.parametrize("case", TARGETS, ids=lambda path: path.stem)
-def test_target(case: Path, folder: Folder) -> None:
-    facts = load_toml(case)
-    for name, text in facts.get("files", {}).items():
-        folder.write(name, text.lstrip("\n"))
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, cases in ERRORS.items() for name in cases])
+def test_message(kind: str, name: str, folder: Folder) -> None:
+    case = ERRORS[kind][name]
+    for path, text in case.get("files", {}).items():
+        folder.write(path, text.lstrip("\n"))
     with pytest.raises(SpecError) as caught:
-        load_target(folder.project, facts["load"])
-    assert message(folder, caught.value) == facts["error"].lstrip("\n")
-
-
-@pytest.mark.parametrize("case", JOBS, ids=lambda path: path.stem)
-def test_job(case: Path, folder: Folder) -> None:
-    facts = load_toml(case)
-    for name, text in facts.get("files", {}).items():
-        folder.write(name, text.lstrip("\n"))
-    with pytest.raises(SpecError) as caught:
-        load_job(folder.project, facts["load"])
-    assert message(folder, caught.value) == facts["error"].lstrip("\n")
+        LOADERS[kind](folder.project, case["load"])
+    message = str(caught.value).replace(str(folder.path), "PROJECT").replace(str(CHECKOUT), "SHIPPED")
+    assert message == case["error"].lstrip("\n")
 
 
 def test_a_file_that_is_no_text(folder: Folder) -> None:
