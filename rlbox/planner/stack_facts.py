@@ -33,6 +33,8 @@ _WITHOUT_OWN_FACTS = (*MACHINE, "default", "python")
 _BUILD = ("default", "cuda", "nccl", "abi", "nvcc", "cuda-compat")
 _METADATA = "metadata of "
 _BUILT_FOR_TORCH = ("sgl-kernel", "sglang-kernel")
+# frameworks that patch others: they excuse a pair of versions only where the spec asks for them
+_NOT_ADDED = ("ms-swift", "unsloth", "llamafactory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ class StackProblem:
         ranges: dict[str, list[str]] = {}
         for constraint in constraints:
             ranges.setdefault(constraint.name, []).append(constraint.range)
-        found = {name: ("", *versions) for name, versions in self.versions.items()}
+        found = {name: ("",) if name in _NOT_ADDED else ("", *versions) for name, versions in self.versions.items()}
         for name, texts in ranges.items():
             if "" in texts:
                 found[name] = ("",)

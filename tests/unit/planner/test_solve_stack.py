@@ -97,7 +97,7 @@ def ways(found: StackVerdict) -> list[dict[str, str]]:
             {"flashinfer-cubin-same"},
             {"flashinfer-cubin": "0.6.13"},
         ),
-        (("trl==1.0.0", "vllm==0.20.1"), {}, {"trl-1-0-vllm"}, {"trl": "1.8.0"}),
+        (("trl==1.0.0", "vllm==0.20.1"), {}, {"trl-1-0-vllm"}, {"trl": "1.7.1"}),
         (("trl==0.23.1", "transformers==4.55.4"), {}, {"trl-0-23-transformers"}, {"trl": "0.22.2"}),
     ],
 )
@@ -107,6 +107,15 @@ def test_a_contradiction_is_named_with_the_nearest_change(
     found = verdict(*packages, hardware=hardware)
     assert {rule.id for rule in found.conflicting_facts} == facts
     assert nearest in ways(found)[:3]
+
+
+@pytest.mark.parametrize(("packages", "hardware", "fact"), CASES["a_set_that_does_not_work"])
+def test_a_set_that_does_not_work_is_refused(packages: list[str], hardware: dict[str, str], fact: str) -> None:
+    channel = hardware.get("channel", "")
+    machine = {name: value for name, value in hardware.items() if name in ("arch", "grade", "cuda_driver")}
+    python = {"python": {"version": hardware["python"]}} if "python" in hardware else {}
+    found = verdict(*packages, hardware=machine, channel=channel, **python)
+    assert fact in {rule.id for rule in found.conflicting_facts}
 
 
 @pytest.mark.parametrize("packages", CASES["a_set_that_works_contradicts_nothing"])
