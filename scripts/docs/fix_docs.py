@@ -23,7 +23,7 @@ CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 NO_FAMILY = "prevention"
 LONGEST_HEADING = 120
-MOST_EXAMPLES = 5  # of a fix, on its page; `rlbox fixes show` prints all
+MOST_EXAMPLES = 3  # of a fix, on its page; `rlbox fixes show` prints all
 KINDS = {
     "package": "Installs",
     "env": "Sets",
@@ -142,7 +142,6 @@ def _section_values(fix: Fix, heading_text: str, catalogue: Catalogue) -> dict[s
         "fix": fix,
         "heading": heading_text,
         "examples": examples[:MOST_EXAMPLES],
-        "all": len(examples),
         "status": status(fix, tested=fix.id in catalogue.faults),
         "conditions": [f"`{condition}`" for condition in format_conditions_as_toml(fix.applies)],
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
