@@ -13,7 +13,7 @@ from rlbox.fixes.render import build_fix_template_values
 from rlbox.lint.drift import load_drift_rules
 from rlbox.target.target import load_target
 from scripts.docs.coverage import coverage_problems, unknown_names
-from scripts.docs.fix_docs import NAMES, fix_pages, load_catalogue
+from scripts.docs.fix_docs import MOST_EXAMPLES, NAMES, fix_pages, load_catalogue
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 from make_docs import stale_pages
@@ -40,7 +40,7 @@ def test_every_fix_has_a_section_with_error_remedy_and_reason(pages: dict[str, s
         page = pages[f"docs/fixes/{links[fix.id]}"]
         section = re.split(r"\n## (?!#)", page.partition(f"\n## {fix.id}\n")[2])[0]
         wanted = [fix.why.strip(), fix.remedy.strip(), *fix.bake.env, *fix.bake.packages]
-        wanted += [row.example for row in fix.signature]
+        wanted += [row.example for row in fix.signature[:MOST_EXAMPLES]]
         assert [text for text in wanted if text not in section] == [], fix.id
 
 
