@@ -36,7 +36,7 @@ def test_the_three_stages_pass_and_leave_what_they_promise(local: Box) -> None:
     said = local("report", "--target", "local", "--out", str(page))
     assert (said.code, said.err) == (0, "")
     html = page.read_text()
-    assert all(f'data-name="{name}"' in html for name in ("loss", "mean_reward"))
+    assert all(f'data-name="{name}"' in html for name in ("loss", "reward"))
 
 
 @pytest.mark.slow
