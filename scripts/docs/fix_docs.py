@@ -23,7 +23,6 @@ CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 NO_FAMILY = "prevention"
 LONGEST_HEADING = 120
-MOST_EXAMPLES = 3  # of a fix, on its page; `rlbox fixes show` prints all
 KINDS = {
     "package": "Installs",
     "env": "Sets",
@@ -82,7 +81,7 @@ def load_catalogue(project: Project, faults: Path) -> Catalogue:
 
 def fix_pages(catalogue: Catalogue, templates: Sequence[Path]) -> dict[str, str]:
     """Return every page by its path in the repository; `templates` are the folders that have `docs/*.j2`."""
-    engine = create_docs_template_environment(templates, cell=_cell, fence=fence, sentence=_sentence)
+    engine = create_docs_template_environment(templates, cell=_cell, sentence=_sentence)
     page, index = (engine.get_template(f"docs/{name}.md.j2") for name in ("family", "fixes"))
     headings = _distinct_headings(catalogue.fixes)
     families = _families(catalogue)
@@ -137,11 +136,9 @@ def status(fix: Fix, *, tested: bool) -> str:
 
 
 def _section_values(fix: Fix, heading_text: str, catalogue: Catalogue) -> dict[str, Any]:
-    examples = list(dict.fromkeys(signature.example for signature in fix.signature))
     return {
         "fix": fix,
         "heading": heading_text,
-        "examples": examples[:MOST_EXAMPLES],
         "status": status(fix, tested=fix.id in catalogue.faults),
         "conditions": [f"`{condition}`" for condition in format_conditions_as_toml(fix.applies)],
         "baked": [_baked(row) for row in list_bake_entries(fix, fix.bake)],
@@ -179,12 +176,3 @@ def _families(catalogue: Catalogue) -> dict[str, Sequence[Fix]]:
 def _cell(text: str) -> str:
     """Return a text for a cell of a table."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def fence(text: str, language: str = "") -> str:
-    """Return a text as a fenced block, whatever backticks it holds."""
-    mark = "```"
-    while mark in text:
-        mark += "`"
-    body = text.strip("\n")
-    return f"{mark}{language}\n{body}\n{mark}"
