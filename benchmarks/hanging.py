@@ -103,7 +103,7 @@ def replay(data: bytes, silence_s: float = 600.0) -> HangOrTimeout | None:
             if stall := judge.find_hang(now_s):
                 return stall
         if end == "\r":
-            judge.feed_partial_line(text, now_s)
+            judge.feed_partial_line_and_get_phase_start(text, now_s)
         else:
             judge.feed_lines(LineSplitter().feed(f"{text}\n".encode()).joined, now_s)
     return None

@@ -171,7 +171,7 @@ class Stack:
         (project / "sources").mkdir()
         (project / "sources/bench.toml").write_text(PROFILE.format(url=self.mirror.url))
         (project / "templates").mkdir()
-        for folder in reversed(Project(folder=project).template_dirs()[1:]):
+        for folder in reversed(Project(folder=project).list_existing_template_dirs_except_packs()[1:]):
             for template in folder.glob("*.j2"):
                 text = template.read_text().replace("id=rlbox-uv", f"id=rlbox-{self.mark}")
                 text = text.replace("sh /opt/tools/install.sh", f"BENCH={self.mark} sh /opt/tools/install.sh")

@@ -106,7 +106,7 @@ def _small_folder(place: Place) -> Path:
     lock = load_lock(model / "lock.json")
     digests = {package.file: package.sha256 for package in (lock.list_python_packages() if lock else ())}
     for name, digest in digests.items():
-        ObjectStore(store).link_object(digest, folder / name)
+        ObjectStore(store).link_object_replacing_path(digest, folder / name)
     pins = dict(pin.split("==") for pin in re.findall(r'"(\S+==\S+)"', SMALL_SPEC.read_text(encoding="utf-8")))
     moving = {(one.name, version) for one in (LEAF, BOTTOM) for version in one.versions}
     for name, version in sorted({pin for pin in pins.items() if pin[0] != "six"} | moving):
@@ -150,5 +150,5 @@ def _fetch(place: Place, folder: Path) -> None:
         digests |= {package.file: package.sha256 for package in (lock.list_python_packages() if lock else ())}
     for name, digest in digests.items():
         (folder / name).unlink(missing_ok=True)
-        store.link_object(digest, folder / name)
+        store.link_object_replacing_path(digest, folder / name)
     write_atomic(folder / "digests.json", json.dumps({"made_from": _made_from(), "files": digests}))

@@ -57,7 +57,7 @@ def zoned_iso_to_unix(timestamp: str) -> float | None:
     return found.timestamp() if found.tzinfo else None
 
 
-def decimal_size_text(size_bytes: float, *, up_to_six_digits: bool = False) -> str:
+def decimal_size_text(size_bytes: float, *, six_significant_digits: bool = False) -> str:
     """Return bytes as people read them, wherever they lie: `512 B`, `1.5 kB`, `5.3 GB`; a kB has 1000.
 
     Disks, files, transfers and memory alike, so that the same bytes always read the same; of a GPU's memory alone see
@@ -68,7 +68,13 @@ def decimal_size_text(size_bytes: float, *, up_to_six_digits: bool = False) -> s
         if abs(value) < _KILO:
             break
         value, unit = value / 1000, larger
-    return f"{size_bytes:.0f} B" if unit == "B" else f"{value:g} {unit}" if up_to_six_digits else f"{value:.1f} {unit}"
+    return (
+        f"{size_bytes:.0f} B"
+        if unit == "B"
+        else f"{value:g} {unit}"
+        if six_significant_digits
+        else f"{value:.1f} {unit}"
+    )
 
 
 def decimal_and_gib_size_text(gib: float) -> str:
@@ -84,7 +90,7 @@ def gpu_gib_or_mib_text(size_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB / 10 or not size_bytes else f"{size_bytes / MIB:.0f} MiB"
 
 
-def counted(count: int, singular: str, plural: str) -> str:
+def format_count_with_noun(count: int, singular: str, plural: str) -> str:
     """Return how many there are: `1 file`, `3 files`."""
     return f"1 {singular}" if count == 1 else f"{count} {plural}"
 

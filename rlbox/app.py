@@ -101,7 +101,7 @@ class App:
         self.print_status(_("next: {command}").format(command=command_or_advice))
 
     @contextmanager
-    def collecting_refusals_if_dry_run(self, *checked_subjects: str) -> Iterator[None]:
+    def collecting_refusals_if_dry_run(self, *subjects_unchecked_without_engine: str) -> Iterator[None]:
         """Check the subjects in the block. A refusal ends a real run; a dry run keeps it for the verdict."""
         try:
             yield
@@ -109,7 +109,9 @@ class App:
             if not self.dry_run:
                 raise
             if isinstance(error, EngineUnavailable):
-                self.add_dry_run_unchecked(error.what + (f" ({error.where})" if error.where else ""), *checked_subjects)
+                self.add_dry_run_unchecked(
+                    error.what + (f" ({error.where})" if error.where else ""), *subjects_unchecked_without_engine
+                )
             else:
                 self.dry.add_refusal_if_new(error)
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from packaging.version import Version
 
-from rlbox.diagnose.api_names import find_family
+from rlbox.diagnose.api_names import find_transformers_model_module_or_empty
 
 OUT = Path(__file__).parents[1] / "rlbox/diagnose/api_names.json.xz"
 PIP = ("pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--ignore-requires-python")
@@ -323,7 +323,7 @@ def group_names(releases: Sequence[Names]) -> str:
     for name, span in sorted(spans.items()):
         run = span[: next((at for at in range(1, len(span)) if span[at] > span[at - 1] + 1), len(span))]
         argument = name.replace("#", ".__init__(")
-        owners = {container(name), find_family(name, families), argument} - {name}
+        owners = {container(name), find_transformers_model_module_or_empty(name, families), argument} - {name}
         is_implied = any(spans.get(owner) == span for owner in owners) or ("#" in name and argument in spans)
         if len(run) < len(releases) and not is_implied and name[-1] not in "(#" and is_in_table(name, modules):
             parent = container(name) + ("" if re.search("[(#]", name) else ".")

@@ -29,9 +29,9 @@ def find_mistakes(case: Path, signatures: SignatureSet) -> list[str]:
     found = diagnose_paths(sorted(path for path in case.iterdir() if path.name != "right.toml"), signatures)
     fix = found.signature.fix if found.signature else ""
     if fix != right["fix"]:
-        said = fix or ("an unknown failure" if found.is_fatal else "no failure")
+        said = fix or ("an unknown failure" if found.has_fatal_failure else "no failure")
         return [f"{'wrong' if fix or not right['fix'] else 'unknown'}: {said}, not {right['fix'] or 'healthy'}"]
-    if not right["fix"] and found.is_fatal:
+    if not right["fix"] and found.has_fatal_failure:
         return ["wrong: an alarm on a healthy log"]
     shown = {"line": found.root.text if found.root else "", "next": found.signature.remedy if found.signature else ""}
     return [
@@ -43,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=CASES)
     folder: Path = parser.parse_args().folder
-    signatures = load_signatures(Project(folder=CHECKOUT).fix_files())
+    signatures = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
     table: dict[str, Counter[str]] = defaultdict(Counter)
     for case in sorted(path.parent for path in folder.glob("*/right.toml")):
         mistakes = find_mistakes(case, signatures)

@@ -19,7 +19,10 @@ def stale_pages() -> dict[str, str | None]:
     """Return the pages that differ from what they should be, with their right text; None for one that should not be."""
     project = Project(folder=CHECKOUT)
     catalogue = load_catalogue(project, CHECKOUT / "tests/faults")
-    pages = {**fix_pages(catalogue, project.template_dirs()), "docs/variables.md": variables_page()}
+    pages = {
+        **fix_pages(catalogue, project.list_existing_template_dirs_except_packs()),
+        "docs/variables.md": variables_page(),
+    }
     there = {f"docs/fixes/{path.name}": path for path in (CHECKOUT / "docs/fixes").glob("*.md")}
     left = dict.fromkeys(sorted(set(there) - set(pages)))
     return {

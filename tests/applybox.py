@@ -14,7 +14,7 @@ from rlbox.app import list_rlbox_base_requirements
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.config.project import Project
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
-from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum, make_locked_patch
+from rlbox.target.lock import HttpFile, Lock, LockedPackageGroup, Package, compute_lock_spec_checksum, make_locked_patch
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORDS = b"vocabulary\n"
@@ -92,8 +92,8 @@ def give(
         python=python,
         platform=target.python.platform,
         base="debian:bookworm",
-        runtime=LockedPythonLayer(name="runtime", packages=()),
-        groups=(LockedPythonLayer(name="tools", packages=tuple(packages)),),
+        runtime=LockedPackageGroup(name="runtime", packages=()),
+        groups=(LockedPackageGroup(name="tools", packages=tuple(packages)),),
         http=(
             HttpFile(name="words", url="https://words.example/words.txt", sha256=put(store, WORDS), size=len(WORDS)),
         ),

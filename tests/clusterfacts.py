@@ -17,7 +17,7 @@ from rlbox.cluster.node.facts import (
     NodeFacts,
     RayInstance,
 )
-from rlbox.cluster.nodes import ClusterProbe, ExistingCluster, is_inplace
+from rlbox.cluster.nodes import ClusterProbe, ExistingCluster, runs_ray_without_container
 from rlbox.cluster.plan import ClusterMember, ClusterPlan, PortPlan
 from rlbox.target.target import ClusterNode, Hardware
 
@@ -74,7 +74,11 @@ def survey(b: NodeFacts | None = None, **changes: Any) -> ClusterProbe:
         addresses=addresses,
         ports=PORTS,
     )
-    inplace = {name for name, one in sound.facts.items() if is_inplace(ClusterNode(name=name, data="/data"), one)}
+    inplace = {
+        name
+        for name, one in sound.facts.items()
+        if runs_ray_without_container(ClusterNode(name=name, data="/data"), one)
+    }
     return replace(sound, **{"inplace_nodes": inplace, **changes})
 
 

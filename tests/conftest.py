@@ -22,7 +22,7 @@ from projectbox import PROJECT
 
 from rlbox.cli import main
 from rlbox.diagnose import signatures
-from rlbox.i18n import set_language
+from rlbox.i18n import read_translations_and_set_language
 from rlbox.provision.apply import (
     ApplyResult,
     apply_plan_steps_skipping_unavailable_apt,
@@ -155,7 +155,7 @@ def isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("RLBOX_PROJECT_NAME", "tests")
-    set_language("en")  # the command line of another test may have chosen another one
+    read_translations_and_set_language("en")  # the command line of another test may have chosen another one
     monkeypatch.setattr("rlbox.system.network_settings.SYSTEM_FILE", home / "no-pip.conf")
     monkeypatch.setattr("rlbox.provision.provision.apply_plan_steps_skipping_unavailable_apt", _execute_below_prefix)
     monkeypatch.setattr("rlbox.provision.provision.uninstall_and_describe_leftovers", _uninstall_below_prefix)

@@ -25,7 +25,7 @@ from rlbox.engine.container import ContainerDefaults
 from rlbox.image.plan import ImagePlan
 from rlbox.logs.lines import LineBlock
 from rlbox.system.gpu import GpuStatus
-from rlbox.target.lock import Deb, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
+from rlbox.target.lock import Deb, Lock, LockedPackageGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -318,8 +318,8 @@ def fitting_lock(target: Target, runtime: tuple[str, ...]) -> Lock:
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
         debs=(DEB,) if target.base.bootstrap else (),
-        runtime=LockedPythonLayer(name="runtime", packages=(UV,)),
-        groups=tuple(LockedPythonLayer(name=group.name, packages=(PACKAGE,)) for group in target.stack),
+        runtime=LockedPackageGroup(name="runtime", packages=(UV,)),
+        groups=tuple(LockedPackageGroup(name=group.name, packages=(PACKAGE,)) for group in target.stack),
     )
 
 

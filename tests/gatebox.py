@@ -29,7 +29,7 @@ from rlbox.config.schema import validate_spec
 from rlbox.config.toml_files import load_toml
 from rlbox.fixes.catalogue import load_fix_catalogue
 from rlbox.fixes.render import list_rules_of_benign_prefixed_fixes
-from rlbox.gate.files import FileSnapshot, check_file_rule
+from rlbox.gate.files import FilesSnapshot, check_file_rule
 from rlbox.gate.gate import GateChecker
 from rlbox.gate.http_probe import find_response_problem
 from rlbox.gate.line_rules import RuleState
@@ -82,7 +82,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
     for rule in gate.outcomes.list_rules_decided_before_start():
         gate.set_held_unless_broken(rule)
     _write_files(case, run, old=True)
-    before = FileSnapshot([file.path for file in stage.files if file.newer])
+    before = FilesSnapshot([file.path for file in stage.files if file.newer])
     _write_files(case, run, old=False)
     _feed(case, run, gate, cut)
     if not (gate.events.forbidden or gate.events.violations):
@@ -91,7 +91,7 @@ def judge(case: dict[str, Any], run: Path, *, cut: Cut = whole, stage: StagePlan
         for log, text in case.get("stopped", {}).items():
             gate.feed(log, text.encode())
         gate.close_logs_and_decide_undecided_lines()
-        gate.decide_waiting_rules()
+        gate.decide_waiting_rules_except_caller_decided()
         _look_at_files(case, run, stage, gate, before)
     return _verdict(gate)
 
@@ -142,7 +142,7 @@ def _write_files(case: dict[str, Any], run: Path, *, old: bool) -> None:
         path.write_bytes(bytes.fromhex(file["hex"]) if "hex" in file else file["text"].encode())
 
 
-def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateChecker, before: FileSnapshot) -> None:
+def _look_at_files(case: dict[str, Any], run: Path, stage: StagePlan, gate: GateChecker, before: FilesSnapshot) -> None:
     names = [name for name, file in case.get("files", {}).items() if file.get("grows")]
     for file, rule in zip(stage.files, gate.outcomes.files, strict=True):
         with _Writer([run / name for name in names]):
@@ -199,6 +199,6 @@ def fed(case: dict[str, Any], stage: StagePlan, run: Path, cut: Cut) -> tuple[ob
     gate = GateChecker(stage, KNOWN)
     _feed(case, run, gate, cut)
     gate.ignore_failures_while_stopping()
-    gate.decide_waiting_rules()
+    gate.decide_waiting_rules_except_caller_decided()
     last_lines = {log: gate.last_nonblank_line(log) for log in case.get("logs", {})}
     return (gate.copy_rule_states(), gate.events.forbidden, gate.events.violations, last_lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedPatch, LockedPythonLayer, Package
+from rlbox.target.lock import Deb, GitTree, HttpFile, Lock, LockedPackageGroup, LockedPatch, Package
 
 SECRET = "s3cr3t-token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -32,13 +32,13 @@ WHOLE = Lock(
             size=26296,
         ),
     ),
-    runtime=LockedPythonLayer(name="runtime", packages=(CLICK, package("uv", "0.9.1", "2"))),
-    build=LockedPythonLayer(name="build", packages=(package("setuptools", "80.9.0", "3"),)),
+    runtime=LockedPackageGroup(name="runtime", packages=(CLICK, package("uv", "0.9.1", "2"))),
+    build=LockedPackageGroup(name="build", packages=(package("setuptools", "80.9.0", "3"),)),
     groups=(
-        LockedPythonLayer(
+        LockedPackageGroup(
             name="torch", packages=(package("torch", "2.9.0+cu128", "4", 900 << 20, "torch-wheels/cu128"),)
         ),
-        LockedPythonLayer(name="tools", packages=(CLICK, package("Ruamel.yaml_clib", "0.2.12", "6"))),
+        LockedPackageGroup(name="tools", packages=(CLICK, package("Ruamel.yaml_clib", "0.2.12", "6"))),
     ),
     git=(
         GitTree(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rlbox.artifacts.mirrors import FileOrPage
+from rlbox.artifacts.mirrors import DownloadLocation
 from rlbox.target.artifact import Artifact, ArtifactKind
 
 Answer = Callable[["Request"], None]
@@ -128,21 +128,21 @@ class FakeLocator:
         self.skips: list[tuple[str, str]] = []
         self.skipped_mirrors: list[tuple[str, str]] = []
 
-    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileOrPage]:
+    def find_ordered_urls_reading_index_pages(self, artifact: Artifact) -> Iterator[DownloadLocation]:
         """Tell what is passed over, yield the address below each base."""
         while self.skips:
             self.record_and_report_skipped_mirror(*self.skips.pop())
         for mirror, base in self.bases.items():
-            yield FileOrPage(url=f"{base}/{artifact.file}", mirror=mirror)
+            yield DownloadLocation(url=f"{base}/{artifact.file}", mirror=mirror)
 
     def record_and_report_skipped_mirror(self, mirror: str, reason: str) -> None:
         """Note what is passed over."""
         self.skipped_mirrors.append((mirror, reason))
 
-    def list_git_urls(self, url: str) -> Iterator[FileOrPage]:
+    def list_git_urls(self, url: str) -> Iterator[DownloadLocation]:
         """Yield each base as a repository."""
         for mirror, base in self.bases.items():
-            yield FileOrPage(url=base, mirror=mirror)
+            yield DownloadLocation(url=base, mirror=mirror)
 
 
 def artifact_of(data: bytes, file: str = "a.whl", kind: ArtifactKind = "python", **more: Any) -> Artifact:

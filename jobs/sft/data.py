@@ -155,7 +155,7 @@ def main() -> None:
     if found := plan.problem(args, args.checkpoints):
         sys.exit(f"sft.data: error: {found}")
     try:
-        if args.prepare == "tiny":
+        if args.check_and_prepare_run_start == "tiny":
             from sft.tiny import write_all
 
             write_all(Path(args.model), args.folder, args.problems)

@@ -23,12 +23,12 @@ from rlbox.evaluation.model_server import (
     MultiServerModelClient,
     ServeExport,
     ServerCommand,
-    build_serve_function,
+    choose_gpus_and_build_serve_function,
     describe_own_engine_settings_and_env,
     serve_model,
 )
 from rlbox.evaluation.sandbox_client import SandboxClient
-from rlbox.evaluation.suites import ProblemSources, SuiteOrProblemError, SuiteProblems, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemDirectories, SuiteOrProblemError, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 from sft import eval_config
 from sft.checkpoints import find_checkpoints, one_checkpoint, what_is_missing
@@ -138,7 +138,7 @@ def wanted(args: argparse.Namespace) -> list[Wanted]:
 def load(args: argparse.Namespace, tier: int) -> Sets:
     """Return the suites of a tier with their problems; `ValueError` where one is missing, or has no room to answer."""
     names = eval_config.TIERS[tier]
-    sources = ProblemSources(args.raw, problem_id_list_directory=args.manifests, allow_any_count=args.any_size)
+    sources = ProblemDirectories(args.raw, problem_id_list_directory=args.manifests, allow_any_count=args.any_size)
     found = load_suites_with_problems(names, sources)
     longest = max(suite.decoding.max_tokens for suite, _ in found)
     if args.max_model_len < longest:
@@ -165,7 +165,7 @@ def serve(args: argparse.Namespace, settings: dict[str, Any]) -> ServeExport:
     if args.engine == "vllm" or args.vllm_url:
         where = {"url": args.vllm_url, "python": args.python, "port": args.port, "servers": args.servers}
         engine = InferenceEngineOptions(settings=settings, start_timeout_s=args.start_s, **where)
-        return build_serve_function(engine, http, print_sanitized_line)
+        return choose_gpus_and_build_serve_function(engine, http, print_sanitized_line)
 
     def small(export: Path, folder: Path) -> contextlib.AbstractContextManager[MultiServerModelClient]:
         argv = (args.python, "-m", "sft.hf_server", "--model", str(export), "--port", str(args.port))

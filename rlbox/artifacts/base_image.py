@@ -12,7 +12,7 @@ from typing import IO, cast
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
 from rlbox.artifacts.fetch import make_fetch_progress_item, require_disk_space
-from rlbox.artifacts.mirrors import FileOrPage, list_image_references_or_original
+from rlbox.artifacts.mirrors import DownloadLocation, list_image_references_or_original
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.oci import INDEX_TYPES, LAYOUT, LAYOUT_FILE, Manifest, parse_manifest
@@ -47,7 +47,7 @@ def ensure_base_files_in_store(
     base_image: str,
     platform: str,
     store: ObjectStore,
-    image_urls: Iterable[FileOrPage],
+    image_urls: Iterable[DownloadLocation],
     ca_bundle: str = "",
     on_bytes: Callable[[Artifact, int], None] = lambda artifact, done: None,
     on_missing: Callable[[Sequence[Artifact]], None] = lambda missing: None,
@@ -83,12 +83,12 @@ def ensure_base_files_in_store(
 def list_next_missing_base_files(store: ObjectStore, base_image: str, only_platform: str = "") -> list[Artifact]:
     """Return the files of a base image that are known and that the store lacks; its manifest, where that is one."""
     digest = base_image.rpartition(":")[2]
-    if not store.is_present_and_verified(digest):
+    if not store.verify_and_mark_if_intact(digest):
         return [_file(base_image, "manifest", digest, 0)]
     return [
         file
         for file in list_base_files_in_stored_manifests(store, base_image, only_platform)
-        if not store.is_present_and_verified(file.sha256, file.size)
+        if not store.verify_and_mark_if_intact(file.sha256, file.size)
     ]
 
 
@@ -131,7 +131,7 @@ def _fetch_from(
     with Registry(reference.host, ca_bundle=ca_bundle) as registry:
         for file in files:
             with store.wait_for_partial(file.sha256) as partial:
-                if store.is_present_and_verified(file.sha256):
+                if store.verify_and_mark_if_intact(file.sha256):
                     continue
                 if file.file.endswith("manifest"):
                     partial.truncate()
@@ -193,7 +193,7 @@ def fetch_base_image_if_any(app: App, lock: Lock, store: ObjectStore, sources_pr
         return ensure_base_files_in_store(lock.base, lock.platform, store, places, ca_bundle, on_bytes, print_missing)
 
 
-def link_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
+def link_or_reuse_cached_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
     """Return a folder with the base image `NAME@sha256:DIGEST` as an OCI image layout; its blobs are links.
 
     The store must hold the image. A folder that is there already is used as it is.
@@ -205,7 +205,7 @@ def link_oci_layout(base_image: str, platform: str, store: ObjectStore) -> Path:
         return folder
     blobs = folder / "blobs/sha256"
     for file in list_base_files_in_stored_manifests(store, base_image, platform):
-        store.link_object(file.sha256, blobs / file.sha256)
+        store.link_object_replacing_path(file.sha256, blobs / file.sha256)
     write_atomic(folder / LAYOUT_FILE, LAYOUT)
     manifest = parse_manifest(store.path(digest).read_bytes())
     row = {"mediaType": manifest.descriptor.media_type, "digest": f"sha256:{digest}", "size": len(manifest.body)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rlbox.artifacts.mirrors import FileOrPage, MirrorName, explain_bad_response
+from rlbox.artifacts.mirrors import DownloadLocation, MirrorName, explain_bad_response
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import Interrupted
 from rlbox.i18n import _
@@ -89,7 +89,7 @@ class Downloader:
     def download_and_commit(
         self,
         artifact: Artifact,
-        urls: Iterable[FileOrPage],
+        urls: Iterable[DownloadLocation],
         partial: PartialObject,
         on_block_bytes: Callable[[MirrorName, int], None],
     ) -> MirrorName:
@@ -100,7 +100,7 @@ class Downloader:
         Raises AllMirrorsFailedError: no link gave the right bytes; what came of them stays in the draft.
         """
         failed: dict[str, FailedAttempt] = {}
-        again: list[FileOrPage] = []
+        again: list[DownloadLocation] = []
         retry_after = ""
         for number in range(_ROUNDS):
             if number and self._stop.wait(compute_exponential_backoff_s(number, retry_after)):
@@ -121,7 +121,7 @@ class Downloader:
                 break
         raise AllMirrorsFailedError(tuple(failed.values()))
 
-    def _shy_last(self, links: Iterable[FileOrPage]) -> Iterator[FileOrPage]:
+    def _shy_last(self, links: Iterable[DownloadLocation]) -> Iterator[DownloadLocation]:
         later = []
         for link in links:
             if link.mirror in self._wrong or self._silent.get(link.mirror, 0) >= _SHY_AFTER:
@@ -131,7 +131,7 @@ class Downloader:
         yield from later
 
     def _from_link(
-        self, artifact: Artifact, link: FileOrPage, partial: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, link: DownloadLocation, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         """Fill and keep the draft; bytes of other origin are dropped once."""
         resumed = partial.size > 0
@@ -163,7 +163,7 @@ class Downloader:
                 resumed = False
 
     def _stream(
-        self, artifact: Artifact, link: FileOrPage, partial: PartialObject, tell: Callable[[str, int], None]
+        self, artifact: Artifact, link: DownloadLocation, partial: PartialObject, tell: Callable[[str, int], None]
     ) -> None:
         local = link.url.startswith("file:")
         with closing(_local_blocks(link, partial) if local else self._remote_blocks(artifact, link, partial)) as blocks:
@@ -181,7 +181,7 @@ class Downloader:
             raise _LinkFailed(reason, transient=True)
 
     def _remote_blocks(
-        self, artifact: Artifact, link: FileOrPage, partial: PartialObject
+        self, artifact: Artifact, link: DownloadLocation, partial: PartialObject
     ) -> Generator[bytes, None, None]:
         headers = {"Range": f"bytes={partial.size}-"} if partial.size else {}
         if link.token:
@@ -221,7 +221,7 @@ def _check_answer(artifact: Artifact, partial: PartialObject, answer: HttpRespon
         partial.truncate()
 
 
-def _local_blocks(link: FileOrPage, partial: PartialObject) -> Generator[bytes, None, None]:
+def _local_blocks(link: DownloadLocation, partial: PartialObject) -> Generator[bytes, None, None]:
     path = Path(unquote(urlsplit(link.url).path))
     try:
         with open(path, "rb", buffering=0) as file:

@@ -14,10 +14,10 @@ from packaging.utils import canonicalize_name
 from rlbox.artifacts.locator import UnusableMirrorError, fetch_index_page_files
 from rlbox.artifacts.mirrors import (
     HUB_KINDS,
-    FileOrPage,
+    DownloadLocation,
     MachineSourceSettings,
     is_same_unquoted_file_name,
-    iter_file_or_pages,
+    iter_download_locations,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
     list_image_references_or_original,
@@ -59,7 +59,7 @@ class SourceUrl:
     """An address that files are got from, and the one that shows where its answers lead."""
 
     kind: str
-    file_url: FileOrPage
+    file_url: DownloadLocation
     sample_artifact: Artifact | None = None
 
 
@@ -73,7 +73,7 @@ def list_remote_source_urls(
     """
     found = []
     for artifact in _samples(target, artifacts):
-        mine = tuple(iter_file_or_pages(artifact, profile, machine))
+        mine = tuple(iter_download_locations(artifact, profile, machine))
         if not any(source.url.startswith("file:") and not source.page_at_url for source in mine):  # else it is local
             found += [SourceUrl(kind=artifact.kind, file_url=source, sample_artifact=artifact) for source in mine]
     found += [
@@ -151,7 +151,7 @@ def list_possible_host_contacts(
     return tuple(dict.fromkeys(found))
 
 
-def map_phases_to_contacted_hosts(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
+def map_phases_to_hosts_not_closed_by_env(contacts: Iterable[HostContact]) -> dict[str, list[str]]:
     known = [one for one in contacts if one.host and not one.closed_by]
     return {phase: sorted({one.host for one in known if phase in one.phases}) for phase in PHASES}
 

@@ -12,7 +12,7 @@ from typing import Literal
 from rlbox.amounts import count_columns, decimal_size_text, pad_translated
 from rlbox.app import App
 from rlbox.artifacts.download import AllMirrorsFailedError, Downloader, FailedAttempt
-from rlbox.artifacts.git_tree import fetch_and_commit_git_tree
+from rlbox.artifacts.git_tree import fetch_git_tree_into_store
 from rlbox.artifacts.locator import MirrorUrlFinder, create_live_url_finder
 from rlbox.artifacts.mirrors import HUB_KINDS, HUB_URL, MODELSCOPE_MIRROR, MirrorName
 from rlbox.artifacts.object_store import ObjectStore, PartialObject
@@ -79,7 +79,7 @@ def fetch_missing_artifacts(
     """
     began = time.monotonic()
     wanted = list({artifact.sha256: artifact for artifact in artifacts}.values())
-    missing = [artifact for artifact in wanted if not store.is_present_and_verified(artifact.sha256, artifact.size)]
+    missing = [artifact for artifact in wanted if not store.verify_and_mark_if_intact(artifact.sha256, artifact.size)]
     refuse_missing_compiled_wheels(missing, store, target)
     require_disk_space(store, missing)
     fetch = _Fetch(url_finder, store, on_progress, read_pip_and_proxy_settings())
@@ -119,7 +119,7 @@ def fetch_missing_with_progress(
     `probe_files`: Those by which mirrors are chosen, where that is not `files`.
     `url_finder`: Absent: one of `sources_profile`, after its mirrors were probed.
     """
-    missing = [file.size for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+    missing = [file.size for file in files if not store.verify_and_mark_if_intact(file.sha256, file.size)]
     if not missing:
         return FetchStats(present=len(files), present_bytes=sum(file.size for file in files), by_mirror={})
     app.print_status(
@@ -207,7 +207,7 @@ class _Fetch:
                 self._stop.set()
 
     def _fetch(self, artifact: Artifact, partial: PartialObject, downloader: Downloader) -> None:
-        if self._store.is_present_and_verified(artifact.sha256, artifact.size):
+        if self._store.verify_and_mark_if_intact(artifact.sha256, artifact.size):
             self._tell(artifact, "done", artifact.size)
             return
         self._tell(artifact, "running", partial.size)
@@ -219,9 +219,11 @@ class _Fetch:
 
         if artifact.kind == "git":
             urls = self._locator.list_git_urls(artifact.origin.rpartition(" ")[0])
-            mirror = fetch_and_commit_git_tree(artifact, urls, partial, self._site.ca_bundle)
+            mirror = fetch_git_tree_into_store(artifact, urls, partial, self._site.ca_bundle)
         else:
-            mirror = downloader.download_and_commit(artifact, self._locator.find_ordered_urls(artifact), partial, tell)
+            mirror = downloader.download_and_commit(
+                artifact, self._locator.find_ordered_urls_reading_index_pages(artifact), partial, tell
+            )
         self.fetched.append(artifact)
         self._tell(artifact, "done", artifact.size, mirror)
 

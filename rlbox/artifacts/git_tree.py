@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from rlbox.artifacts.download import AllMirrorsFailedError, FailedAttempt
-from rlbox.artifacts.mirrors import FileOrPage, MirrorName
+from rlbox.artifacts.mirrors import DownloadLocation, MirrorName
 from rlbox.artifacts.object_store import PartialObject
 from rlbox.errors import RlboxError, WorkFailed
 from rlbox.i18n import _
@@ -73,7 +73,9 @@ _STALL_S = 30
 _CHUNK = 1 << 20
 
 
-def hash_git_ref_tree(name: str, url: str, ref: str, clone_urls: Iterable[FileOrPage], ca_bundle: str = "") -> GitTree:
+def hash_git_ref_tree(
+    name: str, url: str, ref: str, clone_urls: Iterable[DownloadLocation], ca_bundle: str = ""
+) -> GitTree:
     """Return what `ref` (branch, tag or commit) of `url` means now at the first of `clone_urls` that has it.
 
     Raises WorkFailed: no place has it, or its tree has submodules.
@@ -98,8 +100,8 @@ def hash_git_ref_tree(name: str, url: str, ref: str, clone_urls: Iterable[FileOr
     )
 
 
-def fetch_and_commit_git_tree(
-    artifact: Artifact, clone_urls: Iterable[FileOrPage], partial: PartialObject, ca_bundle: str
+def fetch_git_tree_into_store(
+    artifact: Artifact, clone_urls: Iterable[DownloadLocation], partial: PartialObject, ca_bundle: str
 ) -> MirrorName:
     """Fill and keep the draft of a `git` artifact; return the mirror that had the commit.
 

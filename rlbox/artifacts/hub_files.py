@@ -62,7 +62,7 @@ def create_no_hub_entry_error(project: Project, job: str) -> SpecError:
 
 
 def is_job_and_no_target(project: Project, name: str) -> bool:
-    return name in project.job_files() and name not in project.target_files()
+    return name in project.own_pack_and_shipped_job_files() and name not in project.own_pack_and_shipped_target_files()
 
 
 def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
@@ -80,7 +80,7 @@ def create_hub_url_finder(app: App, sources_profile: str) -> MirrorUrlFinder:
     )
 
 
-def list_hub_files_or_one_each(owner: HubOwner) -> tuple[Artifact, ...]:
+def list_hub_files_or_readme_if_unlocked(owner: HubOwner) -> tuple[Artifact, ...]:
     """Return the locked files of an owner; of an entry without a lock, a file that most repositories have."""
     lock, found = owner.load_lock_or_empty(), list[Artifact]()
     for entry in owner.entries:
@@ -97,10 +97,10 @@ def list_hub_files_or_one_each(owner: HubOwner) -> tuple[Artifact, ...]:
 
 
 def list_missing_hub_files(store: ObjectStore, repo: LockedHubRepo) -> list[str]:
-    return [file.path for file in repo.files if not store.is_present_and_verified(file.sha256, file.size)]
+    return [file.path for file in repo.files if not store.verify_and_mark_if_intact(file.sha256, file.size)]
 
 
-def link_hub_snapshot(store: ObjectStore, repo: LockedHubRepo) -> Path:
+def link_and_touch_hub_snapshot(store: ObjectStore, repo: LockedHubRepo) -> Path:
     """Return the folder with the files of a repository, which the store must hold; mark it as used now.
 
     A file that is not as it was linked is linked again: the store has replaced its damaged object.
@@ -108,7 +108,7 @@ def link_hub_snapshot(store: ObjectStore, repo: LockedHubRepo) -> Path:
     folder = store.snapshots_dir / repo.snapshot_dir_name
     try:
         for file in repo.files:
-            store.link_verified_object_unless_intact(file.sha256, file.size, folder / file.path)
+            store.link_preverified_object_unless_path_intact(file.sha256, file.size, folder / file.path)
         os.utime(folder)
     except OSError as error:
         raise create_unwritable_store_error(store.root, error) from error

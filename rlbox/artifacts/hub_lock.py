@@ -17,7 +17,7 @@ from rlbox.artifacts.fetch import format_gated_repo_step
 from rlbox.artifacts.mirrors import (
     MODELSCOPE_MIRROR,
     MODELSCOPE_URL,
-    FileOrPage,
+    DownloadLocation,
     format_hub_file_path,
     format_modelscope_file_url,
     list_hub_endpoints,
@@ -90,7 +90,9 @@ class HubResolver:
         """Return the entry at the commit that its revision has now; `WorkFailed` when no hub gives its files."""
         endpoint, listing = self._list_files(entry)
         if not listing.files:
-            what = _("{entry}: no file of {repo} matches its patterns").format(entry=entry.title, repo=entry.repo)
+            what = _("{entry}: no file of {repo} matches its patterns").format(
+                entry=entry.kind_and_name, repo=entry.repo
+            )
             step = _("correct the patterns, or leave them out for all files")
             raise SpecError(what, where=f"hub.{entry.name}.patterns", next_step=step)
         files = tuple(self._hash_if_unknown(entry, endpoint, listing.commit, file) for file in listing.files)
@@ -105,21 +107,21 @@ class HubResolver:
         if old != new:
             moved = _("{entry}: revision {revision} of {repo} has moved from {old} to {new}")
             step = _("{upgrade} takes the new commit; fetch and run use the locked one").format(upgrade=upgrade)
-            names = {"entry": entry.title, "revision": entry.wanted_revision, "repo": entry.repo}
+            names = {"entry": entry.kind_and_name, "revision": entry.wanted_revision, "repo": entry.repo}
             raise WorkFailed(moved.format(**names, old=old, new=new), where=where, next_step=step)
         # a hub does not know the sha256 of what is not in LFS; there the commit itself pins the bytes
         known = {file.path: file.sha256 for file in locked.files}
         listed = (replace(file, sha256=file.sha256 or known.get(file.path, "")) for file in now.files)
         if changed := sorted({file.path for file in {*listed} ^ {*locked.files}}):
             text = _("{entry}: {repo} has other files at commit {commit} than the lock: {files}")
-            text = text.format(entry=entry.title, repo=entry.repo, commit=old, files=", ".join(changed))
+            text = text.format(entry=entry.kind_and_name, repo=entry.repo, commit=old, files=", ".join(changed))
             step = _("find out who changed them; {upgrade} takes the new ones").format(upgrade=upgrade)
             raise WorkFailed(text, where=where, next_step=step)
 
-    def _list_files(self, entry: HubEntry) -> tuple[FileOrPage, HubListing]:
+    def _list_files(self, entry: HubEntry) -> tuple[DownloadLocation, HubListing]:
         endpoints = list_hub_endpoints(self.profile, os.environ.get("HF_ENDPOINT", ""), self.token)
         if entry.source == "modelscope":
-            endpoints = [FileOrPage(mirror=MODELSCOPE_MIRROR, url=MODELSCOPE_URL)]
+            endpoints = [DownloadLocation(mirror=MODELSCOPE_MIRROR, url=MODELSCOPE_URL)]
         reasons: list[str] = []
         refused = 0
         for endpoint in endpoints:
@@ -134,10 +136,10 @@ class HubResolver:
         if refused:
             raise self._create_refusal_error(entry, refused, join("; ", reasons))
         step = _("check the network, or name a mirror with HF_ENDPOINT; then: rlbox lock {owner}")
-        what = _("{entry}: no hub answers for {repo}").format(entry=entry.title, repo=entry.repo)
+        what = _("{entry}: no hub answers for {repo}").format(entry=entry.kind_and_name, repo=entry.repo)
         raise WorkFailed(what, where=join("; ", reasons), next_step=step.format(owner=self.owner))
 
-    def _list_at(self, endpoint: FileOrPage, entry: HubEntry) -> HubListing:
+    def _list_at(self, endpoint: DownloadLocation, entry: HubEntry) -> HubListing:
         if entry.source == "modelscope":
             commit, rows = _list_modelscope(self.http, endpoint, entry)
         else:
@@ -157,11 +159,11 @@ class HubResolver:
             step = _("correct repo and revision of the entry, then: {command}").format(command=command)
         else:
             what = _("{entry}: {repo} is gated, private or unknown to the account of HF_TOKEN, if one is set")
-        text = what.format(entry=entry.title, repo=entry.repo, revision=entry.wanted_revision)
+        text = what.format(entry=entry.kind_and_name, repo=entry.repo, revision=entry.wanted_revision)
         return WorkFailed(text, where=reasons, next_step=step)
 
     def _hash_if_unknown(
-        self, entry: HubEntry, endpoint: FileOrPage, commit: str, file: LockedHubFile
+        self, entry: HubEntry, endpoint: DownloadLocation, commit: str, file: LockedHubFile
     ) -> LockedHubFile:
         if file.sha256:
             return file
@@ -184,12 +186,12 @@ class HubResolver:
         try:
             return replace(file, sha256=retry(hash_file, _RETRIED))
         except (_HubRefusal, NoFullResponseError) as error:
-            what = _("{entry}: {path} cannot be read").format(entry=entry.title, path=file.path)
+            what = _("{entry}: {path} cannot be read").format(entry=entry.kind_and_name, path=file.path)
             where = _describe_failure(endpoint, error)
             raise WorkFailed(what, where=where, next_step=f"rlbox lock {self.owner}") from error
 
 
-def _describe_failure(endpoint: FileOrPage, error: Exception) -> str:
+def _describe_failure(endpoint: DownloadLocation, error: Exception) -> str:
     return f"{endpoint.mirror}: {mask_url_and_header_credentials(describe_response_error(error))}"
 
 
@@ -200,7 +202,7 @@ def _require_ok(status: int, headers: Any) -> None:
         raise kind(reason, status, headers.get("retry-after", ""))
 
 
-def _list_huggingface(endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
+def _list_huggingface(endpoint: DownloadLocation, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
     try:
         from huggingface_hub import HfApi, constants
         from huggingface_hub.hf_api import RepoFile
@@ -229,7 +231,7 @@ def _raise_as_refusal(error: Exception) -> NoReturn:
     raise NoFullResponseError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", "unreached") from error
 
 
-def _list_modelscope(http: HttpClient, endpoint: FileOrPage, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
+def _list_modelscope(http: HttpClient, endpoint: DownloadLocation, entry: HubEntry) -> tuple[str, list[LockedHubFile]]:
     """Return the newest commit among the files of a revision, and the files."""
     page = "files" if entry.kind == "model" else "tree"
     query = urlencode({"Revision": entry.wanted_revision, "Recursive": "true"})

@@ -22,17 +22,17 @@ from rlbox.app import App
 from rlbox.artifacts.mirrors import (
     FILE_URL_KINDS,
     SHARED_ARCHIVES,
-    FileOrPage,
+    DownloadLocation,
     MachineSourceSettings,
-    PackageIndexSettings,
-    build_apt_url_or_empty,
+    PipUvEnvAndLocalWheels,
     explain_bad_response,
     is_same_unquoted_file_name,
-    iter_file_or_pages,
+    iter_download_locations,
     list_git_mirror_urls_or_original,
     map_suites_to_archive_names,
-    override_machine_apt_urls,
-    plan_package_indexes,
+    merge_profile_apt_urls_over_machine,
+    plan_pip_uv_env_and_local_wheels,
+    resolve_apt_archive_url_or_empty,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile, load_profile
 from rlbox.i18n import _, join
@@ -125,11 +125,11 @@ def probe_machine_source_settings(
     return MachineSourceSettings(
         network_settings=network_settings,
         default_index=asked,
-        url_by_apt_archive=probe_apt_or_mmdebstrap_archive_urls(),
+        url_by_apt_archive=probe_apt_or_mmdebstrap_url_by_archive(),
     )
 
 
-def probe_apt_or_mmdebstrap_archive_urls() -> dict[str, str]:
+def probe_apt_or_mmdebstrap_url_by_archive() -> dict[str, str]:
     """Return the archives of this machine's apt sources: the last part of their address to the address.
 
     A machine without apt, or with another distribution's sources, has none of Debian's: then mmdebstrap is asked for
@@ -179,13 +179,13 @@ class MirrorUrlFinder:
         self.skipped_mirrors: list[tuple[str, str]] = []
         self._dead: set[str] = set()
 
-    def find_ordered_urls(self, artifact: Artifact) -> Iterator[FileOrPage]:
+    def find_ordered_urls_reading_index_pages(self, artifact: Artifact) -> Iterator[DownloadLocation]:
         """Yield the addresses of a file in fail-over order; pages are read when their turn comes, and once.
 
         A `git` artifact has none: see `list_git_mirror_urls_or_original`. Names decide; whoever fetches compares the
         sha256.
         """
-        for source in iter_file_or_pages(artifact, self._profile, self._machine):
+        for source in iter_download_locations(artifact, self._profile, self._machine):
             if _host(source.url) in self._dead:
                 continue
             if not source.page_at_url:
@@ -198,7 +198,7 @@ class MirrorUrlFinder:
                     self._dead.add(_host(source.url))
                 self.record_and_report_skipped_mirror(source.mirror, str(error))
 
-    def list_git_urls(self, url: str) -> tuple[FileOrPage, ...]:
+    def list_git_urls(self, url: str) -> tuple[DownloadLocation, ...]:
         return list_git_mirror_urls_or_original(url, self._profile)
 
     def record_and_report_skipped_mirror(self, mirror: str, reason: str) -> None:
@@ -208,7 +208,7 @@ class MirrorUrlFinder:
             self.skipped_mirrors.append((mirror, reason))
         self.on_skip(mirror, reason)
 
-    def _listed(self, source: FileOrPage, artifact: Artifact) -> Iterator[FileOrPage]:
+    def _listed(self, source: DownloadLocation, artifact: Artifact) -> Iterator[DownloadLocation]:
         listed = [file for file in self._fetch_page(source.url) if is_same_unquoted_file_name(file.file, artifact.file)]
         if not listed:
             raise UnusableMirrorError(_("does not list {file}").format(file=artifact.file))
@@ -257,7 +257,7 @@ def pick_smallest_match(rule: MirrorRule, artifacts: Iterable[Artifact]) -> Arti
     return min(found, key=lambda artifact: (artifact.size, artifact.file), default=None)
 
 
-def drop_dead_mirrors_before_live_one(
+def drop_and_list_dead_mirrors_before_live_one(
     profile: Profile, network_settings: NetworkSettings, probe_files: Sequence[Artifact] = ()
 ) -> tuple[Profile, list[MirrorProbe]]:
     """Return the profile without the mirrors that do not answer, and what was wrong with them.
@@ -299,7 +299,7 @@ def probe_file_mirrors(
         rule
         for kind in kinds
         if kind not in ("git", "oci", "compiled")
-        for rule in profile.rules_or_machine_default_for(kind)
+        for rule in profile.rules_or_direct_rule_for(kind)
     ]
     pairs = [(rule, file) for rule in rules if (file := pick_smallest_match(rule, artifacts))]
     with (
@@ -335,7 +335,7 @@ def _find_fault_of_file(
     """Return why the one rule of `profile` is of no use for a file; only the head of the answer is read."""
     reasons: list[str] = []
     locator = MirrorUrlFinder(profile, machine, http, on_skip=lambda mirror, reason: reasons.append(reason))
-    for link in locator.find_ordered_urls(artifact):
+    for link in locator.find_ordered_urls_reading_index_pages(artifact):
         if link.url.startswith("file:") or not (reason := _find_fault(http, link.url, artifact)):
             return None
         reasons.append(reason)
@@ -377,7 +377,7 @@ def load_profile_without_dead_mirrors(
 
     `probe_files`: Locked files: a mirror that offers none of its kind counts as dead.
     """
-    profile, dead = drop_dead_mirrors_before_live_one(
+    profile, dead = drop_and_list_dead_mirrors_before_live_one(
         load_profile(app.project, sources_profile), network_settings, probe_files
     )
     for probe in dead:
@@ -398,24 +398,28 @@ def create_live_url_finder(app: App, sources_profile: str, probe_files: Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockSources:
-    index_settings: PackageIndexSettings
+class LockSourceSettings:
+    index_settings: PipUvEnvAndLocalWheels
     url_by_apt_archive: Mapping[str, str]
     profile: Profile
     network_settings: NetworkSettings
 
 
-def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSources:
+def prepare_lock_sources(app: App, target: Target, sources_profile: str = "") -> LockSourceSettings:
     site = read_pip_and_proxy_settings()
     profile = load_profile_without_dead_mirrors(app, sources_profile or target.sources, site)
     machine = probe_machine_source_settings(site, ask_uv_for_index=False)
     if target.base.bootstrap:
-        found = override_machine_apt_urls(set(map_suites_to_archive_names(target.base).values()), profile, machine)
+        found = merge_profile_apt_urls_over_machine(
+            set(map_suites_to_archive_names(target.base).values()), profile, machine
+        )
     else:  # the image has source lists of its own, which a profile's mirror may stand for
         rule = profile.first_rule_unless_direct("apt")
-        found = {name: build_apt_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
-    return LockSources(
-        index_settings=plan_package_indexes(list_pytorch_index_groups(target), site, profile),
+        found = (
+            {name: resolve_apt_archive_url_or_empty(rule, name, machine) for name in SHARED_ARCHIVES} if rule else {}
+        )
+    return LockSourceSettings(
+        index_settings=plan_pip_uv_env_and_local_wheels(list_pytorch_index_groups(target), site, profile),
         url_by_apt_archive=found,
         profile=profile,
         network_settings=site,

@@ -19,16 +19,16 @@ from rlbox.values import Secret
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageIndexSettings:
+class PipUvEnvAndLocalWheels:
     """Environment for pip and uv, and the local wheels that stand for a remote index (absolute paths)."""
 
     env: Mapping[str, str]
     local_wheel_paths: tuple[str, ...]
 
 
-def plan_package_indexes(
+def plan_pip_uv_env_and_local_wheels(
     groups: Sequence[TorchWheelGroup], network_settings: NetworkSettings, profile: Profile
-) -> PackageIndexSettings:
+) -> PipUvEnvAndLocalWheels:
     """Return where Python packages come from on this machine.
 
     A torch wheel that lies in one of pip's `find-links` folders is used as it is; when a group has a package without
@@ -39,7 +39,7 @@ def plan_package_indexes(
         group.channel
         for group in groups
         for package in group.packages
-        if not select_find_links_wheels_of_group(replace(group, packages=(package,)), network_settings)
+        if not list_find_links_wheel_paths_of_group(replace(group, packages=(package,)), network_settings)
     )
     pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
@@ -54,9 +54,11 @@ def plan_package_indexes(
     if pages:
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(
-        dict.fromkeys(wheel for group in groups for wheel in select_find_links_wheels_of_group(group, network_settings))
+        dict.fromkeys(
+            wheel for group in groups for wheel in list_find_links_wheel_paths_of_group(group, network_settings)
+        )
     )
-    return PackageIndexSettings(env=env, local_wheel_paths=wheels)
+    return PipUvEnvAndLocalWheels(env=env, local_wheel_paths=wheels)
 
 
 def _remote_extra_indexes(network_settings: NetworkSettings) -> list[str]:
@@ -70,7 +72,7 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def select_find_links_wheels_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def list_find_links_wheel_paths_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     pins = [requirement.partition("==") for requirement in group.packages]
     prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(
@@ -109,7 +111,7 @@ class MachineSourceSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOrPage:
+class DownloadLocation:
     """One place to look for a file.
 
     `page_at_url` says what is at `url`: an `index` page of one package (PEP 503 or 691), a `flat` page of links, or the
@@ -124,7 +126,9 @@ class FileOrPage:
     token: Secret | None = None
 
 
-def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> Iterator[FileOrPage]:
+def iter_download_locations(
+    artifact: Artifact, profile: Profile, machine: MachineSourceSettings
+) -> Iterator[DownloadLocation]:
     """Yield the places of a file in the order in which they are to be tried; a `git` artifact has none.
 
     Local folders of wheels come first, then the profile's rules.
@@ -132,14 +136,16 @@ def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSou
     match artifact.kind:
         case "python" | "torch-wheels":
             yield from _local_wheels(artifact, machine.network_settings)
-            for rule in profile.rules_or_machine_default_for(artifact.kind):
+            for rule in profile.rules_or_direct_rule_for(artifact.kind):
                 yield from _package_places(artifact, rule, machine)
         case "apt":
-            for rule in profile.rules_or_machine_default_for("apt"):
-                base = build_apt_url_or_empty(rule, artifact.origin, machine)
+            for rule in profile.rules_or_direct_rule_for("apt"):
+                base = resolve_apt_archive_url_or_empty(rule, artifact.origin, machine)
                 if base:
                     title = _("this machine's apt sources") if rule.protocol == "direct" else rule.display_name
-                    yield FileOrPage(mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine"))
+                    yield DownloadLocation(
+                        mirror=title, url=f"{base}/{quote(artifact.file)}", named_by=_by(rule, "machine")
+                    )
         case "http":
             yield from list_http_mirror_urls_or_original(artifact.origin, profile)
         case "huggingface" | "modelscope":
@@ -148,7 +154,7 @@ def iter_file_or_pages(artifact: Artifact, profile: Profile, machine: MachineSou
             return
 
 
-def build_apt_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
+def resolve_apt_archive_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: MachineSourceSettings) -> str:
     """Return the address of an apt archive by one rule; empty when the machine does not know it."""
     name = archive_name_or_url.rpartition("/")[2]
     if rule.protocol != "direct":
@@ -158,13 +164,15 @@ def build_apt_url_or_empty(rule: MirrorRule, archive_name_or_url: str, machine: 
     )
 
 
-def override_machine_apt_urls(
+def merge_profile_apt_urls_over_machine(
     archive_names: Iterable[str], profile: Profile, machine: MachineSourceSettings
 ) -> dict[str, str]:
     """Return the address of each apt archive from the best rule that has one; the machine's others stay as they are."""
     found = dict(machine.url_by_apt_archive)
     for name in archive_names:
-        urls = (build_apt_url_or_empty(rule, name, machine) for rule in profile.rules_or_machine_default_for("apt"))
+        urls = (
+            resolve_apt_archive_url_or_empty(rule, name, machine) for rule in profile.rules_or_direct_rule_for("apt")
+        )
         if url := next(filter(None, urls), ""):
             found[name] = url
     return found
@@ -183,18 +191,18 @@ def map_suites_to_archive_names(base: Base) -> dict[str, str]:
     return {name: distribution + ("-security" if name in security else "") for name in (suite, *base.suites)}
 
 
-def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[FileOrPage]:
+def _local_wheels(artifact: Artifact, site: NetworkSettings) -> Iterator[DownloadLocation]:
     for folder, names in sorted(site.wheels_by_find_links_folder.items()):
         for name in names:
             if is_same_unquoted_file_name(name, artifact.file):
-                yield FileOrPage(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
+                yield DownloadLocation(mirror=folder, url=f"file://{quote(folder)}/{quote(name)}", named_by="machine")
 
 
-def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[FileOrPage]:
+def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSourceSettings) -> Iterator[DownloadLocation]:
     name = _NAME.sub("-", artifact.name).lower()
     if rule.protocol == "direct":
         yield from (
-            FileOrPage(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
+            DownloadLocation(mirror=title, url=f"{base.rstrip('/')}/{name}/", page_at_url="index", named_by=by)
             for title, base, by in _machine_indexes(artifact, machine)
         )
         return
@@ -204,9 +212,9 @@ def _package_places(artifact: Artifact, rule: MirrorRule, machine: MachineSource
         else rule.url_without_trailing_slash
     )
     if rule.protocol == "flat":
-        yield FileOrPage(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
+        yield DownloadLocation(mirror=rule.display_name, url=f"{base}/", page_at_url="flat")
     else:
-        yield FileOrPage(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
+        yield DownloadLocation(mirror=rule.display_name, url=f"{base}/{name}/", page_at_url="index")
 
 
 def _machine_indexes(
@@ -223,7 +231,9 @@ def _machine_indexes(
         yield _("an extra index of this machine"), url, "machine"
 
 
-def _list_hub_places(artifact: Artifact, profile: Profile, machine: MachineSourceSettings) -> tuple[FileOrPage, ...]:
+def _list_hub_places(
+    artifact: Artifact, profile: Profile, machine: MachineSourceSettings
+) -> tuple[DownloadLocation, ...]:
     """Return HF_ENDPOINT, the profile's mirrors of the hub, the hub, and ModelScope, which may have the same bytes."""
     repo, __, commit = artifact.origin.partition(" ")
     places = []
@@ -233,24 +243,24 @@ def _list_hub_places(artifact: Artifact, profile: Profile, machine: MachineSourc
         places = [replace(place, url=place.url + path) for place in places]
         commit = "master"  # its commits are not those of the hub
     url = format_modelscope_file_url(repo, commit, artifact.file)
-    places.append(FileOrPage(mirror=MODELSCOPE_MIRROR, url=url, named_by="default"))
+    places.append(DownloadLocation(mirror=MODELSCOPE_MIRROR, url=url, named_by="default"))
     return tuple(places)
 
 
-def list_hub_endpoints(profile: Profile, hub_endpoint: str, token: Secret | None) -> list[FileOrPage]:
+def list_hub_endpoints(profile: Profile, hub_endpoint: str, token: Secret | None) -> list[DownloadLocation]:
     """Return the places that speak the hub's API, in fail-over order and each once; `url` has no slash at its end.
 
     A profile has mirrors where the hub is slow or out of reach, so they come before it.
     """
     own = hub_endpoint.rstrip("/")
-    endpoints = [FileOrPage(mirror=urlsplit(own).netloc, url=own, named_by="machine", token=token)] if own else []
+    endpoints = [DownloadLocation(mirror=urlsplit(own).netloc, url=own, named_by="machine", token=token)] if own else []
     endpoints += (
-        FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, HUB_URL).rstrip("/"))
+        DownloadLocation(mirror=rule.display_name, url=_rewrite_url(rule, HUB_URL).rstrip("/"))
         for rule in profile.rule
         if rule.kind == "huggingface" and rule.url and HUB_URL.startswith(rule.match)
     )
-    endpoints.append(FileOrPage(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
-    by_url: dict[str, FileOrPage] = {}
+    endpoints.append(DownloadLocation(mirror="huggingface.co", url=HUB_URL, named_by="target", token=token))
+    by_url: dict[str, DownloadLocation] = {}
     for place in endpoints:
         by_url.setdefault(place.url, place)
     return list(by_url.values())
@@ -270,23 +280,23 @@ def _by(rule: MirrorRule, direct: Literal["machine", "target"]) -> Literal["mach
     return direct if rule.protocol == "direct" else "profile"
 
 
-def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPage, ...]:
+def list_http_mirror_urls_or_original(url: str, profile: Profile) -> tuple[DownloadLocation, ...]:
     """Return the places of the file at `url`; without a rule that stands for it, that address alone."""
     return _rewritten_places(FILE_URL_KINDS, url, profile)
 
 
-def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[FileOrPage, ...]:
+def list_git_mirror_urls_or_original(url: str, profile: Profile) -> tuple[DownloadLocation, ...]:
     return _rewritten_places(("git",), url, profile)
 
 
-def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[FileOrPage, ...]:
+def _rewritten_places(kinds: Iterable[str], url: str, profile: Profile) -> tuple[DownloadLocation, ...]:
     found = [
-        FileOrPage(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
+        DownloadLocation(mirror=rule.display_name, url=_rewrite_url(rule, url), named_by=_by(rule, "target"))
         for kind in kinds
         for rule in profile.rule
         if rule.kind == kind and url.startswith(rule.match)
     ]
-    return tuple(found) or (FileOrPage(mirror="direct", url=url, named_by="target"),)
+    return tuple(found) or (DownloadLocation(mirror="direct", url=url, named_by="target"),)
 
 
 def _rewrite_url(rule: MirrorRule, url: str) -> str:
@@ -300,18 +310,18 @@ def _rewrite_url(rule: MirrorRule, url: str) -> str:
             return url
 
 
-def list_image_references_or_original(image: str, profile: Profile) -> tuple[FileOrPage, ...]:
+def list_image_references_or_original(image: str, profile: Profile) -> tuple[DownloadLocation, ...]:
     wanted = parse_reference(image)
     tail = (f":{wanted.tag}" if wanted.tag else "") + (f"@{wanted.digest}" if wanted.digest else "")
     found = []
-    for rule in profile.rules_or_machine_default_for("oci"):
+    for rule in profile.rules_or_direct_rule_for("oci"):
         base = rule.url_without_trailing_slash.partition("://")[2]
         if rule.protocol == "direct":
-            found.append(FileOrPage(mirror="direct", url=image, named_by="target"))
+            found.append(DownloadLocation(mirror="direct", url=image, named_by="target"))
         elif rule.match in ("", wanted.host):
             name = wanted.repository if rule.protocol == "host" else wanted.name_without_tag
-            found.append(FileOrPage(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
-    return tuple(found) or (FileOrPage(mirror="direct", url=image, named_by="target"),)
+            found.append(DownloadLocation(mirror=rule.display_name, url=f"{base}/{name}{tail}"))
+    return tuple(found) or (DownloadLocation(mirror="direct", url=image, named_by="target"),)
 
 
 def is_same_unquoted_file_name(url_name: str, file_name: str) -> bool:

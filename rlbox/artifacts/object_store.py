@@ -117,7 +117,7 @@ class ObjectStore:
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
-    def is_present_and_verified(self, digest: str, size: int | None = None) -> bool:
+    def verify_and_mark_if_intact(self, digest: str, size: int | None = None) -> bool:
         """Return whether the object is there with the right size, if one is known, and the right sum.
 
         A sum is not taken again when the object's stamp says that it was right.
@@ -154,7 +154,7 @@ class ObjectStore:
         except FileNotFoundError:
             return 0
 
-    def open_partial_unless_locked(self, digest: str) -> PartialObject | None:
+    def open_or_create_partial_unless_locked(self, digest: str) -> PartialObject | None:
         """Return the object's draft, or None while another writes it.
 
         The other may have finished it in between: look again before writing.
@@ -169,15 +169,15 @@ class ObjectStore:
 
     @contextmanager
     def wait_for_partial(self, digest: str) -> Iterator[PartialObject]:
-        while (draft := self.open_partial_unless_locked(digest)) is None:
+        while (draft := self.open_or_create_partial_unless_locked(digest)) is None:
             time.sleep(0.1)
         with draft:
             yield draft
 
-    def add_matching_file_return_sha256(self, path: Path, expected_sha256: str) -> str:
+    def add_file_if_matching_return_actual_sha256(self, path: Path, expected_sha256: str) -> str:
         """Take a file in when it has the expected bytes: a link, or a copy from another disk; return its sha256."""
         with self.wait_for_partial(expected_sha256) as draft:
-            if self.is_present_and_verified(expected_sha256):
+            if self.verify_and_mark_if_intact(expected_sha256):
                 return expected_sha256
             draft.truncate()
             return draft._commit_link_if_sha256_matches(path)
@@ -191,7 +191,7 @@ class ObjectStore:
         since = time.time() - _WRONG_MIRROR_S
         return [path.name for path in (self.root / "wrong-mirrors").glob("*") if path.stat().st_mtime > since]
 
-    def link_object(self, digest: str, path: Path) -> None:
+    def link_object_replacing_path(self, digest: str, path: Path) -> None:
         """Put an object at `path` in place of what is there: a hard link, a copy on another file system.
 
         Whoever gets a link must not write to it. `WorkFailed` when the store has no such object.
@@ -210,13 +210,13 @@ class ObjectStore:
         finally:
             draft.unlink(missing_ok=True)
 
-    def link_verified_object_unless_intact(self, digest: str, size: int, path: Path) -> None:
+    def link_preverified_object_unless_path_intact(self, digest: str, size: int, path: Path) -> None:
         """Link an object that was verified, unless `path` is such a link or copy and nobody has written to it since."""
         with suppress(OSError):
             facts = path.lstat()
             if facts.st_size == size and facts.st_mtime_ns == _SEAL_NS:
                 return
-        self.link_object(digest, path)
+        self.link_object_replacing_path(digest, path)
         os.utime(path, ns=(_SEAL_NS, _SEAL_NS))  # of a copy
 
     def remove(self, digest: str) -> None:

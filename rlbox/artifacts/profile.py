@@ -109,15 +109,15 @@ class Profile(SpecModel):
     def has_rules_for(self, kind: str) -> bool:
         return any(rule.kind == kind for rule in self.rule)
 
-    def rules_or_machine_default_for(self, kind: str) -> tuple[MirrorRule, ...]:
-        return tuple(rule for rule in self.rule if rule.kind == kind) or (create_machine_default_rule(kind),)
+    def rules_or_direct_rule_for(self, kind: str) -> tuple[MirrorRule, ...]:
+        return tuple(rule for rule in self.rule if rule.kind == kind) or (create_direct_rule(kind),)
 
     def first_rule_unless_direct(self, kind: str) -> MirrorRule | None:
-        rule = self.rules_or_machine_default_for(kind)[0]
+        rule = self.rules_or_direct_rule_for(kind)[0]
         return None if rule.protocol == "direct" else rule
 
 
-def create_machine_default_rule(kind: str) -> MirrorRule:
+def create_direct_rule(kind: str) -> MirrorRule:
     return MirrorRule.model_validate({"kind": kind, "protocol": "direct"})
 
 

@@ -17,14 +17,14 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from uv import find_uv_bin
 
-from rlbox.artifacts.mirrors import PackageIndexSettings
+from rlbox.artifacts.mirrors import PipUvEnvAndLocalWheels
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_untrusted_toml
 from rlbox.i18n import _
 from rlbox.system.command import run_command_or_raise
 from rlbox.system.http import HttpClient, NoFullResponseError, create_netrc_client, describe_response_error, retry
 from rlbox.system.network_settings import NetworkSettings
-from rlbox.target.lock import Deb, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
+from rlbox.target.lock import Deb, Lock, LockedPackageGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import PythonLayerSpec, Target
 from rlbox.values import Command
 
@@ -64,8 +64,8 @@ class ResolverInputs:
     files: Mapping[str, str]
 
 
-def plan_resolver_inputs(
-    target: Target, rlbox_requirements: tuple[str, ...], preferred_versions: Mapping[str, Mapping[str, str]]
+def plan_stack_runtime_and_build_inputs(
+    target: Target, rlbox_requirements: tuple[str, ...], preferred_versions_by_purpose: Mapping[str, Mapping[str, str]]
 ) -> tuple[ResolverInputs, ...]:
     """Return what has to be resolved: the stack, rlbox's own environment, the tools that build source archives.
 
@@ -82,7 +82,7 @@ def plan_resolver_inputs(
     own = {"runtime.in": "".join(f"{line}\n" for line in sorted(rlbox_requirements))}
     tools = {"build.in": "".join(f"{line}\n" for line in sorted(target.python.build))}
     return tuple(
-        ResolverInputs(name=name, files={**files, PINS: format_pins(preferred_versions.get(name, {}))})
+        ResolverInputs(name=name, files={**files, PINS: format_pins(preferred_versions_by_purpose.get(name, {}))})
         for name, files in (("stack", stack), ("runtime", own), ("build", tools))
     )
 
@@ -114,11 +114,11 @@ class ParsedPins(NamedTuple):
     requested_by: dict[str, list[str]]
 
 
-def plan_uv_commands(
+def plan_uv_pin_and_pylock_commands(
     target: Target,
     inputs: ResolverInputs,
     uv: str,
-    index_settings: PackageIndexSettings,
+    index_settings: PipUvEnvAndLocalWheels,
     cwd: str,
     upgrade: UpgradeRequest,
 ) -> tuple[Command, ...]:
@@ -158,10 +158,10 @@ def build_python_lock(
         python=target.python.version,
         platform=target.python.platform,
         base=target.base.bootstrap or target.base.image,
-        runtime=LockedPythonLayer(name="runtime", packages=_sorted(own.values())),
-        build=LockedPythonLayer(name="build", packages=_sorted(tools.values())),
+        runtime=LockedPackageGroup(name="runtime", packages=_sorted(own.values())),
+        build=LockedPackageGroup(name="build", packages=_sorted(tools.values())),
         groups=tuple(
-            LockedPythonLayer(
+            LockedPackageGroup(
                 name=spec.name,
                 packages=_sorted((*(p for key, p in packages.items() if owner[key] == spec.name), *_wheels(spec))),
             )
@@ -327,7 +327,7 @@ _SILENT_S = 30.0
 def resolve_packages(
     target: Target,
     inputs: ResolverInputs,
-    index_settings: PackageIndexSettings,
+    index_settings: PipUvEnvAndLocalWheels,
     ca_bundle: str,
     upgrade: UpgradeRequest,
     size_by_sha256: Mapping[str, int],
@@ -345,7 +345,9 @@ def resolve_packages(
     with tempfile.TemporaryDirectory(prefix="rlbox-lock-") as directory:
         for name, text in inputs.files.items():
             Path(directory, name).write_text(text, encoding="utf-8")
-        for command in plan_uv_commands(target, inputs, find_uv_bin(), index_settings, directory, upgrade):
+        for command in plan_uv_pin_and_pylock_commands(
+            target, inputs, find_uv_bin(), index_settings, directory, upgrade
+        ):
             run_command_or_raise(replace(command, env={**command.env, **trust}), what, next_step=step)
         pins = Path(directory, PINS).read_text(encoding="utf-8")
         files = parse_untrusted_toml(Path(directory, PYLOCK).read_text(encoding="utf-8"))

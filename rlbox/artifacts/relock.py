@@ -14,7 +14,7 @@ from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.artifacts.apt_lock import resolve_bootstrapped_base_debs, resolve_debs_onto_stored_image
 from rlbox.artifacts.base_image import ensure_base_files_in_store
 from rlbox.artifacts.git_tree import hash_git_ref_tree
-from rlbox.artifacts.locator import LockSources, prepare_lock_sources
+from rlbox.artifacts.locator import LockSourceSettings, prepare_lock_sources
 from rlbox.artifacts.mirrors import (
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
@@ -29,7 +29,7 @@ from rlbox.artifacts.python_lock import (
     build_python_lock,
     format_pins,
     list_kept_versions_by_purpose,
-    plan_resolver_inputs,
+    plan_stack_runtime_and_build_inputs,
     resolve_packages,
     select_package_files,
 )
@@ -60,7 +60,7 @@ def resolve_lock(
     rlbox_requirements: tuple[str, ...],
     previous_lock: Lock | None,
     upgrade: UpgradeRequest,
-    lock_sources: LockSources,
+    lock_sources: LockSourceSettings,
     patch_texts: Mapping[str, str],
 ) -> Lock:
     """Return the target's lock; `previous_lock` is kept where the spec still allows it and `upgrade` does not move it.
@@ -84,7 +84,7 @@ def resolve_lock(
 
 class _Resolver:
     def __init__(
-        self, target: Target, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSources
+        self, target: Target, previous_lock: Lock | None, upgrade: UpgradeRequest, lock_sources: LockSourceSettings
     ) -> None:
         self._target, self._previous, self._upgrade, self._sources = target, previous_lock, upgrade, lock_sources
         self._ca_bundle = lock_sources.network_settings.ca_bundle
@@ -92,7 +92,7 @@ class _Resolver:
 
     def resolve_python(self, rlbox_requirements: tuple[str, ...]) -> Lock:
         locked = self._previous.list_python_packages() if self._previous else ()
-        plan = plan_resolver_inputs(self._target, rlbox_requirements, self._kept)
+        plan = plan_stack_runtime_and_build_inputs(self._target, rlbox_requirements, self._kept)
         outputs = {inputs.name: self._resolve(inputs, locked) for inputs in plan}
         return build_python_lock(self._target, rlbox_requirements, outputs)
 

@@ -99,9 +99,11 @@ def collect_digests_used_by_any_project(store: ObjectStore, project: Project) ->
 
     Raises SpecError: A lock cannot be read, so that nobody knows what it uses.
     """
-    own = {project.own_or_shipped_lock_file(name) for name in project.target_files()}
-    own |= {project.own_or_shipped_hub_lock_file("target", name) for name in project.target_files()}
-    own |= {project.own_or_shipped_hub_lock_file("job", name) for name in project.job_files()}
+    own = {project.own_or_shipped_lock_file(name) for name in project.own_pack_and_shipped_target_files()}
+    own |= {
+        project.own_or_shipped_hub_lock_file("target", name) for name in project.own_pack_and_shipped_target_files()
+    }
+    own |= {project.own_or_shipped_hub_lock_file("job", name) for name in project.own_pack_and_shipped_job_files()}
     used = {file.sha256 for path in sorted(own) for file in _list_files(store, path)}
     for known in list_fetched_locks(store):
         used |= {file.sha256 for file in _list_files(store, known.lock_path)}
@@ -185,7 +187,7 @@ def _last_use_s(stats: os.stat_result) -> float:
     return max(stats.st_mtime, stats.st_atime) if is_read else stats.st_mtime
 
 
-def remove_rlbox_cache_entries(entries: Iterable[Path]) -> None:
+def require_unlocked_and_remove_cache_entries(entries: Iterable[Path]) -> None:
     """Remove cache entries; one that is killed in the middle is still under its name, or gone.
 
     Raises LockHeld: another rlbox builds or installs a target right now, perhaps with one of them; nothing is removed.

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        from rlbox.cli.failure import reopen_closed_standard_streams
+        from rlbox.cli.failure import reopen_std_streams_and_escape_unencodable
         from rlbox.cli.root import run_root
 
         if argv is None:
-            reopen_closed_standard_streams()
+            reopen_std_streams_and_escape_unencodable()
         return run_root(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         return 130

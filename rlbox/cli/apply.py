@@ -25,7 +25,11 @@ from rlbox.provision.apply import ApplyOptions
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import choose_apply_layout_from_options
 from rlbox.provision.plan import format_apply_plan_output, format_apply_result_output
-from rlbox.provision.provision import provision_target, run_doctor_fix_checks_in_layout, uninstall_target_if_applied
+from rlbox.provision.provision import (
+    provision_target,
+    run_doctor_fix_checks_in_layout,
+    uninstall_target_if_applied_refuse_other,
+)
 
 
 @click.command("apply")
@@ -135,7 +139,7 @@ def _warn_of_machine_paths(app: App, target: str) -> None:
 
 
 def _remove(app: App, name: str, layout: Layout) -> int:
-    state, paths, notes = uninstall_target_if_applied(app, name, layout)
+    state, paths, notes = uninstall_target_if_applied_refuse_other(app, name, layout)
     count = len(paths)
     data = {"target": name, "prefix": layout.prefix, "state": state, "paths": list(paths), "notes": list(notes)}
     if app.dry_run:

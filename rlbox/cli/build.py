@@ -37,12 +37,12 @@ def build_image_unless_current(app: App, name: str, force: bool, **given: Any) -
       rlbox build local
       rlbox build local --hermetic
     """
-    from rlbox.doctor.gpu_choice import find_oldest_driver_branch
+    from rlbox.doctor.gpu_choice import find_oldest_driver_branch_for_locked_cuda
     from rlbox.image.build import build_unless_current_and_report
     from rlbox.image.buildkit import BuildOptions
     from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflict
 
-    if app.dry_run and (driver := find_oldest_driver_branch(app, name)):
+    if app.dry_run and (driver := find_oldest_driver_branch_for_locked_cuda(app, name)):
         app.print_status(_("driver: {driver} or newer on the machine that runs it").format(driver=driver))
     conflict = require_consistent_stack_or_forced_conflict(app, name, force=force)
     return build_unless_current_and_report(app, name, BuildOptions(**given, forced_stack_conflict=conflict))

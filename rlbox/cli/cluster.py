@@ -11,10 +11,16 @@ from rlbox.app import App
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import NON_NEGATIVE, complete_target, dry_run_option, pass_app_with_shared_options
 from rlbox.cluster.checks import format_findings
-from rlbox.cluster.jobs import SubmitOptions, dry_run_submit, iterate_log_lines, stop_job, submit_and_follow_job
+from rlbox.cluster.jobs import (
+    SubmitOptions,
+    dry_run_submit,
+    iterate_log_lines,
+    stop_job,
+    submit_follow_job_and_find_node_failures,
+)
 from rlbox.cluster.lifecycle import UpOptions, bring_up_or_repair, dry_run_up, remove_cluster
 from rlbox.cluster.plan import ClusterOptions
-from rlbox.cluster.status import examine_cluster, probe_cluster
+from rlbox.cluster.status import examine_cluster, require_own_cluster_status
 from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _, ngettext
 
@@ -52,7 +58,7 @@ def _cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @dry_run_option
 @pass_app_with_shared_options
-def start_cluster(app: App, **given: Any) -> int:
+def start_or_repair_cluster(app: App, **given: Any) -> int:
     """Start a cluster: check each node, install the image, and start Ray with the cluster's own token.
 
     If a node has problems, all problems are printed and nothing is started. After a failure, Ctrl-C or a lost
@@ -88,7 +94,7 @@ def print_status(app: App, **given: Any) -> int:
       rlbox cluster status cluster-2node --nodes gpu005,gpu006
     """
     options = ClusterOptions(**given)
-    cluster_status = probe_cluster(app, options)
+    cluster_status = require_own_cluster_status(app, options)
     app.output(cluster_status.as_json(), cluster_status.text())
     if any(not node.is_up_and_joined for node in cluster_status.nodes):
         app.print_next(f"rlbox cluster up {options.target_and_options_text}")
@@ -111,7 +117,7 @@ def print_status(app: App, **given: Any) -> int:
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as Ray has taken it.")
 @dry_run_option
 @pass_app_with_shared_options
-def submit_job(app: App, **given: Any) -> int:
+def submit_job_and_print_output(app: App, **given: Any) -> int:
     """Run COMMAND on the head of a cluster as a Ray job, and print its output until it ends.
 
     Its exit code is rlbox's. Ctrl-C, or a lost connection, leaves the job alone. Secrets come to the command in its
@@ -125,7 +131,7 @@ def submit_job(app: App, **given: Any) -> int:
     options = SubmitOptions(**given)
     if app.dry_run:
         return dry_run_submit(app, options)
-    job, failures = submit_and_follow_job(app, options)
+    job, failures = submit_follow_job_and_find_node_failures(app, options)
     app.output({**job.as_json(), "failures": [one.as_json() for one in failures]}, "")
     if not job.has_ended:
         app.print_next(f"rlbox cluster logs {options.target_and_options_text} --job {job.id}")
@@ -141,7 +147,7 @@ def submit_job(app: App, **given: Any) -> int:
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @click.option("--lines", "-n", type=click.IntRange(0), metavar="N", help="Number of last lines [all; with -f, 10].")
 @pass_app_with_shared_options
-def print_all_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
+def print_cluster_logs(app: App, job: str, follow: bool, lines: int | None, **given: Any) -> None:
     """Print the logs of all nodes, merged by time; how far a node's clock is off is taken out.
 
     Each line begins with its time (UTC), node and log. A line without a time follows the line before it.
@@ -186,7 +192,7 @@ def stop_submitted_job(app: App, job: str, **given: Any) -> int:
 @_cluster_options
 @click.option("--force", is_flag=True, help="Stop the cluster even if a job or run is in progress; it ends too.")
 @pass_app_with_shared_options
-def end_cluster(app: App, force: bool, **given: Any) -> int:
+def stop_and_remove_cluster(app: App, force: bool, **given: Any) -> int:
     """End a cluster of yours and leave nothing of it: containers, token, sessions and logs of Ray.
 
     Under a job or a run it is refused, with exit code 8. Runs' directories and the image stay. What cannot be reached
@@ -245,5 +251,13 @@ def cluster() -> None:
     """
 
 
-for command in (start_cluster, print_status, submit_job, print_all_logs, stop_submitted_job, end_cluster, check_nodes):
+for command in (
+    start_or_repair_cluster,
+    print_status,
+    submit_job_and_print_output,
+    print_cluster_logs,
+    stop_submitted_job,
+    stop_and_remove_cluster,
+    check_nodes,
+):
     cluster.add_command(command)

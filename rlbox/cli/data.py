@@ -17,7 +17,7 @@ from rlbox.doctor.data_check import check_training_data, write_first_rows
 from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.evaluation.checkpoints import analyze_checkpoint_series, find_checkpoints_by_parent, format_checkpoint_series
 from rlbox.i18n import _, ngettext, translate
-from rlbox.run.data_disk import locate_run_store_or_exec_remotely
+from rlbox.run.data_disk import locate_run_store_or_run_remotely_and_exit
 from rlbox.system.limits import get_available_memory_bytes
 from rlbox.system.progress import show_byte_progress
 
@@ -93,7 +93,9 @@ def list_or_check_checkpoints(
       rlbox ckpt ls
       rlbox ckpt check /data/ckpts/holdem
     """
-    roots = [path.absolute() for path in paths] or [locate_run_store_or_exec_remotely(app, target, data).data_dir]
+    roots = [path.absolute() for path in paths] or [
+        locate_run_store_or_run_remotely_and_exit(app, target, data).data_dir
+    ]
     if missing := [str(path) for path in paths if not path.is_dir()]:
         raise SpecError(
             _("there is no such folder"),

@@ -19,7 +19,7 @@ from rlbox.diagnose.sources import LogSource, find_log_sources, require_run_log_
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
 from rlbox.record.state import find_run_cause, load_run_state_or_none
-from rlbox.run.data_disk import locate_run_store_or_exec_remotely
+from rlbox.run.data_disk import locate_run_store_or_run_remotely_and_exit
 from rlbox.system.command import run_command
 from rlbox.values import Command
 
@@ -28,7 +28,7 @@ _ASK_TIMEOUT_S = 300.0
 
 @click.command("diagnose")
 @click.argument("logs", nargs=-1, metavar="LOG|DIR|RUN...", shell_complete=complete_run)
-@click.option("--why", is_flag=True, help="Also list the errors that turned out harmless, and why.")
+@click.option("--why", "include_benign", is_flag=True, help="Also list the errors that turned out harmless, and why.")
 @click.option(
     "--signatures",
     "packs",
@@ -38,12 +38,21 @@ _ASK_TIMEOUT_S = 300.0
     help="Folder with your own log patterns, in addition to the shipped ones.",
 )
 @click.option(
-    "--ask", metavar="CMD", help="Give a masked extract to a command's standard input; print the answer as a guess."
+    "--ask",
+    "ask_command",
+    metavar="CMD",
+    help="Give a masked extract to a command's standard input; print the answer as a guess.",
 )
 @target_and_data_options
 @pass_app_with_shared_options
 def diagnose_logs_and_print_first_failure(
-    app: App, logs: tuple[str, ...], why: bool, packs: tuple[Path, ...], ask: str | None, target: str, data: str | None
+    app: App,
+    logs: tuple[str, ...],
+    include_benign: bool,
+    packs: tuple[Path, ...],
+    ask_command: str | None,
+    target: str,
+    data: str | None,
 ) -> int:
     """Find the first failure in logs: its cause, its rank and the next step.
 
@@ -57,7 +66,7 @@ def diagnose_logs_and_print_first_failure(
       rlbox diagnose train.log --ask 'llm -s "be brief"'
     """
     try:
-        catalogue = load_signatures(app.project.fix_files(), packs)
+        catalogue = load_signatures(app.project.own_pack_and_shipped_fix_files(), packs)
     except SpecError as error:
         error.where = error.where and format_spec_path(Path(error.where), app.project)
         raise
@@ -65,18 +74,18 @@ def diagnose_logs_and_print_first_failure(
     diagnosis = diagnose_sources(sources, catalogue)
     excerpt = read_root_excerpt_or_empty(diagnosis, sources)
     extra: dict[str, Any] = {}
-    text = "" if app.as_json else format_report(diagnosis, excerpt, include_benign=why)
-    if ask and diagnosis.is_fatal:
-        extra["guess"] = _ask_command(app, ask, diagnosis, excerpt)
+    text = "" if app.as_json else format_report(diagnosis, excerpt, include_benign=include_benign)
+    if ask_command and diagnosis.has_fatal_failure:
+        extra["guess"] = _ask_command(app, ask_command, diagnosis, excerpt)
         text += _("\n\nguess of that command, and no part of the verdict:\n{answer}").format(answer=extra["guess"])
-    states = [] if diagnosis.is_fatal else [state for run in runs if (state := load_run_state_or_none(run))]
+    states = [] if diagnosis.has_fatal_failure else [state for run in runs if (state := load_run_state_or_none(run))]
     cause = next((cause for state in states if (cause := find_run_cause(state))), None)
     if cause:  # its log is fine; a gate, a limit or a service was not
         what = _("the run failed all the same: {what}").format(what=cause.what)
         text = join("\n", (text, WorkFailed(what, where=cause.where, next_step=cause.next_step)))
         extra["recorded_cause"] = {"what": cause.what, "where": cause.where, "next": cause.next_step}
     app.output({**diagnosis.as_json(), **extra}, text)
-    if diagnosis.is_fatal or cause:
+    if diagnosis.has_fatal_failure or cause:
         return WorkFailed.exit_code
     return SpecError.exit_code if diagnosis.damaged_files else 0
 
@@ -108,6 +117,6 @@ def _find_sources(app: App, logs: tuple[str, ...], target: str, data: str | None
     sources = find_log_sources(paths)
     if not names:
         return sources, []
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     runs = [run_store.find_run_dir_or_latest(name) for name in names]
     return sources + [source for run in runs for source in require_run_log_sources(run)], runs

@@ -42,9 +42,9 @@ from rlbox.evaluation.lock import LocksDifferError
 from rlbox.evaluation.model_server import (
     InferenceEngineOptions,
     ModelServerError,
-    build_serve_function,
+    choose_gpus_and_build_serve_function,
     describe_own_engine_settings_and_env,
-    split_name_value_setting,
+    parse_setting_name_and_str_or_bool,
 )
 from rlbox.evaluation.result import EvaluationResult
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, run_sandbox_and_yield_url
@@ -55,7 +55,7 @@ from rlbox.evaluation.selection import (
     format_choice,
 )
 from rlbox.evaluation.suites import (
-    ProblemSources,
+    ProblemDirectories,
     SuiteOrProblemError,
     SuiteProblems,
     list_suite_names,
@@ -65,7 +65,7 @@ from rlbox.evaluation.suites import (
 from rlbox.i18n import _, get_language, join, translate
 from rlbox.report.harness_results import find_harness_logs, read_harness_result, read_harness_results
 from rlbox.report.scores_page import load_own_or_subfolder_results, read_masked_answers, render_capped_scores_html
-from rlbox.run.data_disk import load_run_secret_masker
+from rlbox.run.data_disk import load_environ_and_dotenv_masker_of_run
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 
 _MAX_FAULTS = 20
@@ -127,7 +127,7 @@ def _load_suites(
                 next_step=_("choose one of: {known}").format(known=", ".join(known)),
             )
     directory = problems or Path()
-    sources = ProblemSources(directory, packages, manifests or directory)
+    sources = ProblemDirectories(directory, packages, manifests or directory)
     try:
         return load_suites_with_problems(names, sources, own_directory)
     except SuiteOrProblemError as error:
@@ -300,12 +300,14 @@ def evaluate_exports(
         text = "\n".join(translate(line.format(name=one.name, count=count, path=one.path)) for one in found)
         would = _("write results into {folder}").format(folder=out)
         return app.print_dry_run({"exports": rows, "answers": count, "out": str(out)}, text, would)
-    vllm_settings = dict(map(split_name_value_setting, settings))
+    vllm_settings = dict(map(parse_setting_name_and_str_or_bool, settings))
     options = InferenceEngineOptions(url=url, python=engine, port=port, servers=servers, settings=vllm_settings)
     with _open_sandbox(sandbox_url, python, loaded) as open_url:
         evaluator = CheckpointEvaluator(
             sandbox=SandboxClient(open_url, create_loopback_client(_SANDBOX_TIMEOUT_S)),
-            serve_export=build_serve_function(options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status),
+            serve_export=choose_gpus_and_build_serve_function(
+                options, create_loopback_client(_MODEL_TIMEOUT_S), app.print_status
+            ),
             engine_for_lock=describe_own_engine_settings_and_env(url, vllm_settings),
             out_dir=out,
             concurrency_per_server=at_once,
@@ -460,7 +462,7 @@ def choose_checkpoint_and_check_regression(
 @dry_run_option
 @pass_app_with_shared_options
 @_translate_errors()
-def write_scores_html_page(app: App, folder: Path, out: str | None) -> int:
+def write_scores_html_file_or_stdout(app: App, folder: Path, out: str | None) -> int:
     """Write the scores of the results in or below FOLDER, and every problem, as one HTML file that needs nothing else.
 
     For each problem: the question, the answer of each checkpoint, the verdict, and the program's output or its
@@ -475,7 +477,7 @@ def write_scores_html_page(app: App, folder: Path, out: str | None) -> int:
     if not found:
         _load_result(folder)  # which says where there are some
     results = [result for __, result in found]
-    problems = list(read_masked_answers(found, load_run_secret_masker(app, folder)))
+    problems = list(read_masked_answers(found, load_environ_and_dotenv_masker_of_run(app, folder)))
     name = folder.resolve().name
     html = render_capped_scores_html(name, results, problems, made_at=utc_now())
     data = {"results": [result.name for result in results], "problems": len(problems)}

@@ -34,7 +34,7 @@ _NEXT_STEPS = {
 """Errors of the machine, which are no bug wherever they come from, and the next step of each."""
 
 
-class DryRunRefusedError(Exception):
+class DryRunEndedBeforePlanError(Exception):
     """A dry run that came to an end before there was a plan: what it met ends in a verdict, too."""
 
     def __init__(self, dry: DryRunOutcome) -> None:
@@ -42,7 +42,7 @@ class DryRunRefusedError(Exception):
         self.dry = dry
 
 
-def reopen_closed_standard_streams() -> None:
+def reopen_std_streams_and_escape_unencodable() -> None:
     """Open /dev/null for each standard stream that is closed; escape characters that the locale lacks.
 
     The number of a closed stream would be that of the next file that is opened, and messages would be written into it.
@@ -77,7 +77,7 @@ def run_and_report_failures(argv: Sequence[str], run_command: Callable[[], objec
 
 
 def _report_failure(error: Exception, words: Sequence[str]) -> int:
-    dry = error.dry if isinstance(error, DryRunRefusedError) else None
+    dry = error.dry if isinstance(error, DryRunEndedBeforePlanError) else None
     if isinstance(error, BrokenPipeError):
         raise error
     if dry:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import click
 
-from rlbox.i18n import _, detect_language, get_language, ngettext, set_language, translate
+from rlbox.i18n import _, detect_language, get_language, ngettext, read_translations_and_set_language, translate
 
 _CLICK = (click.core, click.decorators, click.exceptions, click.formatting, click.parser, click.types)
 _SENTENCE = re.compile(r"(?<=。)|(?<=\.) ")
@@ -58,7 +58,7 @@ def detect_and_set_language(argv: Sequence[str]) -> None:
         "，的".encode(sys.stderr.encoding)
     except (UnicodeEncodeError, LookupError):
         language = "en"
-    set_language(language)
+    read_translations_and_set_language(language)
 
 
 class TranslatedContext(click.Context):

@@ -28,7 +28,7 @@ from rlbox.cli.options import (
 from rlbox.engine.archive import load_and_verify_image_archive, read_verified_archive, save_image_archive
 from rlbox.engine.connection import connect_engine, require_image
 from rlbox.engine.push import push_and_verify_image
-from rlbox.engine.reference import parse_push_destination, parse_reference
+from rlbox.engine.reference import parse_push_destination_default_latest, parse_reference
 from rlbox.engine.signature import load_signing_key
 from rlbox.errors import EngineError, SpecError
 from rlbox.fixes.conditions import map_packages_to_version_or_empty
@@ -36,7 +36,7 @@ from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _, translate
 from rlbox.image.forms import render_apptainer_definition, render_compose
 from rlbox.image.names import NO_PROJECT_TAG, format_rlbox_image_tag, map_archive_tag_or_keep_foreign, project_image_tag
-from rlbox.image.plan import ImageSources, build_container_defaults, load_image_plan
+from rlbox.image.plan import ImagePlanInputs, build_container_defaults, load_image_plan
 from rlbox.image.prune import (
     format_image_size_state_table,
     format_would_remove_lines,
@@ -212,7 +212,7 @@ def push_image_to_registry(
       rlbox push local --to 127.0.0.1:5000/team/local:v1
     """
     forced = require_consistent_stack_or_forced_conflict(app, name, force=force)
-    reference, plan = parse_push_destination(destination, name), load_image_plan(app.project, name)
+    reference, plan = parse_push_destination_default_latest(destination, name), load_image_plan(app.project, name)
     key = None
     with app.collecting_refusals_if_dry_run("signing key"):
         key = load_signing_key(key_file) if key_file else None
@@ -307,7 +307,7 @@ def render_export(
         )
     if image_reference_archive_or_empty and not image_reference_archive_or_empty.endswith(".tar"):
         parse_reference(image_reference_archive_or_empty)
-    sources = ImageSources.load(app.project, target_name)
+    sources = ImagePlanInputs.load(app.project, target_name)
     target, versions = sources.target, map_packages_to_version_or_empty(sources.target, sources.lock)
     container = build_container_defaults(target, render_fixes_or_raise_refusal(sources.fixes, target, versions))
     if form == "apptainer":

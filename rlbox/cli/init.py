@@ -133,7 +133,14 @@ def _require_usable_name(project: Project, name: str) -> None:
             next_step="rlbox init mine --machine cpu",
         )
     shipped = Project(folder=project.roots[-1])
-    kinds = [kind for kind, rows in (("target", shipped.target_files()), ("job", shipped.job_files())) if name in rows]
+    kinds = [
+        kind
+        for kind, rows in (
+            ("target", shipped.own_pack_and_shipped_target_files()),
+            ("job", shipped.own_pack_and_shipped_job_files()),
+        )
+        if name in rows
+    ]
     begun_in_checkout = project.folder == shipped.folder and len(kinds) == 2
     if kinds and not begun_in_checkout:
         raise SpecError(

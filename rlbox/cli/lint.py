@@ -122,8 +122,8 @@ def _lint_files(
 
 def _load_spec_targets_or_none(project: Project) -> dict[Path, str | None]:
     """Return the files of targets and jobs with the target of each; None for a job that cannot be read."""
-    specs: dict[Path, str | None] = {path: name for name, path in project.target_files().items()}
-    for path in project.job_files().values():
+    specs: dict[Path, str | None] = {path: name for name, path in project.own_pack_and_shipped_target_files().items()}
+    for path in project.own_pack_and_shipped_job_files().values():
         try:
             specs[path] = str(load_toml(path, project).get("target", ""))
         except SpecError:

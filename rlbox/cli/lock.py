@@ -18,14 +18,14 @@ from rlbox.artifacts.egress import (
     PHASES,
     HostContact,
     list_possible_host_contacts,
-    map_phases_to_contacted_hosts,
+    map_phases_to_hosts_not_closed_by_env,
     probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.hub_files import (
     HubOwner,
     create_no_hub_entry_error,
     is_job_and_no_target,
-    list_hub_files_or_one_each,
+    list_hub_files_or_readme_if_unlocked,
     load_hub_owner,
 )
 from rlbox.artifacts.hub_lock import HubResolver, find_hub_token, lock_hub_entries
@@ -67,7 +67,7 @@ from rlbox.planner.stack_check import require_consistent_stack_or_forced_conflic
 from rlbox.run.backend import SingleMachinePlace
 from rlbox.system.files import write_atomic
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.target.artifact import Artifact, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_artifacts_without_compile_inputs
 from rlbox.target.lock import Lock, choose_lock_or_compile_command, load_lock
 from rlbox.target.target import Target, load_target
 
@@ -87,7 +87,7 @@ _DIRECTORY = click.Path(path_type=Path)
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def lock_target_or_check_lock(
+def write_or_check_lock(
     app: App, name: str, packages: tuple[str, ...], check: bool, offline: bool, upgrade: bool, sources_profile: str
 ) -> int:
     """Pin everything that the image of TARGET is made of, with sha256, in its lock.json.
@@ -236,7 +236,7 @@ def _report_lock(app: App, lock: Lock, *, changed: bool) -> int:
 @sources_option
 @dry_run_option
 @pass_app_with_shared_options
-def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
+def fetch_export_or_import_locked_files(app: App, name: str, place: SingleMachinePlace, **given: Any) -> int:
     """Fetch every file in the lock of TARGET and verify it; files already in the store are not fetched again.
 
     The models and data sets of a target or a JOB are fetched from HF_ENDPOINT, the mirrors of the sources profile, the
@@ -259,7 +259,7 @@ def fetch_locked_files(app: App, name: str, place: SingleMachinePlace, **given: 
 @target_or_job_argument
 @sources_option
 @pass_app_with_shared_options
-def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
+def print_hosts_of_lock_fetch_build_and_run(app: App, name: str, sources_profile: str) -> None:
     """List every host that locking, fetching, building and running TARGET contacts, with why and what changes it.
 
     For a JOB these are the hosts of its target and of the models and data sets that it names, the [[hub]] entries.
@@ -278,7 +278,7 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
     target_name = load_job(project, name).target if owner else name
     target, files = load_target_with_fix_env_and_lock_artifacts(project, target_name)
     for one in (load_hub_owner(project, "target", target_name), owner):
-        files += list_hub_files_or_one_each(one) if one else ()
+        files += list_hub_files_or_readme_if_unlocked(one) if one else ()
     profile = load_profile(project, sources_profile or target.sources)
     machine = probe_machine_source_settings(read_pip_and_proxy_settings())
     machine = dataclasses.replace(machine, hub_endpoint=os.environ.get("HF_ENDPOINT", ""))
@@ -289,7 +289,7 @@ def list_contacted_hosts(app: App, name: str, sources_profile: str) -> None:
         **({"job": name} if owner else {}),
         "target": target_name,
         "sources": profile.name,
-        "hosts": map_phases_to_contacted_hosts(contacts),
+        "hosts": map_phases_to_hosts_not_closed_by_env(contacts),
         "contacts": [{**asdict(contact), "phases": list(contact.phases)} for contact in contacts],
     }
     app.output(data, _format_contacts(contacts))
@@ -305,7 +305,7 @@ def load_target_with_fix_env_and_lock_artifacts(
         fixed.all_fixes, fixed.target, map_packages_to_version_or_empty(fixed.target, lock)
     )
     env = {**baked.build_env_including_inherited({}), **fixed.target.env}
-    return fixed.target.model_copy(update={"env": env}), list_install_artifacts(lock) if lock else ()
+    return fixed.target.model_copy(update={"env": env}), list_artifacts_without_compile_inputs(lock) if lock else ()
 
 
 _DECLARED = {
@@ -391,7 +391,7 @@ def _probe_mirrors(app: App, profile: Profile, target: str) -> int:
             next_step=f"rlbox lock {target}",
         )
     machine = probe_machine_source_settings(read_pip_and_proxy_settings())
-    probes = probe_file_mirrors(profile, machine, list_install_artifacts(lock))
+    probes = probe_file_mirrors(profile, machine, list_artifacts_without_compile_inputs(lock))
     dead = list_unavailable_source_kinds(probes)
     app.output(
         {"sources": profile.name, "probed": [asdict(probe) for probe in probes], "dead": dead}, format_probes(probes)

@@ -16,7 +16,7 @@ from rlbox.i18n import _
 from rlbox.logs.run_logs import LogFollower, list_logs_or_empty
 from rlbox.record.run_store import RunStore
 from rlbox.record.state import load_run_state
-from rlbox.run.data_disk import clean_up_dead_runs, locate_run_store_or_exec_remotely
+from rlbox.run.data_disk import clean_up_dead_runs, locate_run_store_or_run_remotely_and_exit
 from rlbox.system.tail import FileFollower, find_last_lines_offset
 from rlbox.terminal import IncrementalTerminalSanitizer
 
@@ -53,7 +53,7 @@ def print_or_follow_run_logs(
       rlbox logs
       rlbox logs -f
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     paths = list_logs_or_empty(run_dir, stage, log)
     if not paths and not (follow and _can_still_grow(run_store, run_dir, stage)):

@@ -12,7 +12,7 @@ from rlbox.i18n import _, translate
 from rlbox.image.forms import OnstartScript, load_platform_of_target
 from rlbox.target.platform import PLATFORM_FILES, Platform, load_platform
 from rlbox.target.target import Target, load_target
-from rlbox.vast.rental import parse_docker_options_to_vast_env, render_target_onstart
+from rlbox.vast.rental import parse_docker_options_to_vast_env, render_target_onstart_unless_fix_refuses
 
 _CONTAINER_LIMITS = ("ulimits", "cap_add", "devices", "memory_gib", "cpus", "pids")
 
@@ -45,7 +45,7 @@ def print_onstart_script(app: App, name: str, platform_name: str | None, *, prov
     """
     target = load_target(app.project, name).target
     platform = load_platform(platform_name) if platform_name else load_platform_of_target(target)
-    script = render_target_onstart(app, target, platform, is_provisioning=provisioning)
+    script = render_target_onstart_unless_fix_refuses(app, target, platform, as_provisioning_script=provisioning)
     field = (platform.provisioning if provisioning else None) or platform.script
     data: dict[str, Any] = {
         "target": name,

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from rlbox.app import App, make_project_from_option_env_or_cwd
-from rlbox.cli.failure import DryRunRefusedError
+from rlbox.cli.failure import DryRunEndedBeforePlanError
 from rlbox.config.project import Project
 from rlbox.engine.address import is_engine_on_unix_socket
 from rlbox.errors import EngineUnavailable, RlboxError, SpecError
@@ -53,11 +53,15 @@ def _list_profiles(ctx: click.Context, project: Project) -> Iterable[str]:
     return load_job(project, ctx.params.get("name") or next(iter(ctx.args), "")).profiles
 
 
-complete_target = _complete_by(lambda ctx, project: project.target_files())
-complete_job = _complete_by(lambda ctx, project: project.job_files())
-complete_target_or_job = _complete_by(lambda ctx, project: [*project.target_files(), *project.job_files()])
-complete_sources = _complete_by(lambda ctx, project: project.source_profile_files())
-complete_fix_or_target = _complete_by(lambda ctx, project: [*project.fix_files(), *project.target_files()])
+complete_target = _complete_by(lambda ctx, project: project.own_pack_and_shipped_target_files())
+complete_job = _complete_by(lambda ctx, project: project.own_pack_and_shipped_job_files())
+complete_target_or_job = _complete_by(
+    lambda ctx, project: [*project.own_pack_and_shipped_target_files(), *project.own_pack_and_shipped_job_files()]
+)
+complete_sources = _complete_by(lambda ctx, project: project.own_pack_and_shipped_source_profile_files())
+complete_fix_or_target = _complete_by(
+    lambda ctx, project: [*project.own_pack_and_shipped_fix_files(), *project.own_pack_and_shipped_target_files()]
+)
 complete_profile = _complete_by(_list_profiles)
 complete_run = _complete_by(_list_runs)
 
@@ -99,7 +103,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
             if not dry_run:
                 raise
             app.dry.add_refusal_if_new(error)
-            raise DryRunRefusedError(app.dry) from error
+            raise DryRunEndedBeforePlanError(app.dry) from error
 
     return with_app
 
@@ -107,7 +111,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
 def _read_fix_translations(project: Project) -> dict[str, str]:
     from rlbox.fixes.catalogue import read_chinese_by_english_texts
 
-    return read_chinese_by_english_texts(project.fix_files().values())
+    return read_chinese_by_english_texts(project.own_pack_and_shipped_fix_files().values())
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be done or refused; change nothing.")

@@ -21,7 +21,11 @@ from rlbox.i18n import _, translate
 from rlbox.report.html import render_report_html
 from rlbox.report.live import LivePageServer
 from rlbox.report.read import RunRecord, load_run_record
-from rlbox.run.data_disk import clean_up_dead_runs, load_run_secret_masker, locate_run_store_or_exec_remotely
+from rlbox.run.data_disk import (
+    clean_up_dead_runs,
+    load_environ_and_dotenv_masker_of_run,
+    locate_run_store_or_run_remotely_and_exit,
+)
 from rlbox.supervise.bundle import (
     build_summary_and_errors_by_name,
     require_writable_path_outside_run,
@@ -56,13 +60,15 @@ def write_run_report_html(app: App, name: str | None, out: str | None, target: s
 
 
 def _load_record(app: App, run_dir: Path) -> RunRecord:
-    return load_run_record(run_dir, load_run_secret_masker(app, run_dir), max_points_per_series=MAX_CHART_POINTS)
+    return load_run_record(
+        run_dir, load_environ_and_dotenv_masker_of_run(app, run_dir), max_points_per_series=MAX_CHART_POINTS
+    )
 
 
 def _find_run_dir(app: App, name: str | None, target: str, data: str | None) -> Path:
     if name and (os.sep in name or name in (".", "..")) and Path(name).is_dir():
         return Path(name).resolve()
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     clean_up_dead_runs(app, run_store)
     return run_dir
@@ -85,7 +91,7 @@ def serve_live_run_page_until_interrupted(app: App, name: str | None, port: int,
       rlbox watch
       rlbox watch smoke-20260101 --port 8300
     """
-    run_dir = locate_run_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
+    run_dir = locate_run_store_or_run_remotely_and_exit(app, target, data).find_run_dir_or_latest(name)
 
     def page() -> str:
         return render_report_html(_load_record(app, run_dir), made_at=utc_now(), live=True)
@@ -133,7 +139,7 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
       rlbox bundle
       rlbox bundle smoke-20260101 --out /tmp/smoke.tar.gz --full
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     try:
         clean_up_dead_runs(app, run_store)
@@ -142,7 +148,10 @@ def write_run_bundle(app: App, name: str | None, out: Path | None, full: bool, t
     out = Path(os.path.abspath(out or f"{run_dir.name}.tar.gz"))
     with app.collecting_refusals_if_dry_run("file"):
         require_writable_path_outside_run(run_dir, out)
-    selection, masks = select_bundle_files(run_dir, whole_logs=full), load_run_secret_masker(app, run_dir)
+    selection, masks = (
+        select_bundle_files(run_dir, whole_logs=full),
+        load_environ_and_dotenv_masker_of_run(app, run_dir),
+    )
     left_out = masks.mask_json([vars(left) for left in selection.skipped])  # names of files may hold secrets, too
     if app.dry_run:
         files = masks.mask_json(

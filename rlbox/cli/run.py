@@ -24,12 +24,17 @@ from rlbox.errors import SpecError
 from rlbox.i18n import _, join
 from rlbox.job.job import load_job
 from rlbox.job.params import parse_set_options_last_wins
-from rlbox.planner.fit import RunCommand, print_needs_and_require_fit
+from rlbox.planner.fit import RunCommand, print_needs_and_cost_and_require_fit
 from rlbox.run.backend import CLUSTER, DEFAULT_PLACE, PLACES, RunOptions
-from rlbox.run.data_disk import clean_up_dead_runs, create_own_lock_owner, locate_run_store_or_exec_remotely
-from rlbox.run.history import load_passed_stage_times
-from rlbox.run.launch import catch_stop_signals, reconcile_and_print_result, show_progress_to_end, stop_or_kill_run
-from rlbox.run.start import resume_run, start_run
+from rlbox.run.data_disk import clean_up_dead_runs, create_own_lock_owner, locate_run_store_or_run_remotely_and_exit
+from rlbox.run.history import load_passed_stage_measurements_or_empty
+from rlbox.run.launch import (
+    catch_stop_signals,
+    reconcile_print_and_write_status_page,
+    show_progress_to_end,
+    stop_or_kill_run,
+)
+from rlbox.run.start import resume_run_and_follow, start_run_and_follow
 from rlbox.system.identity import get_user_name_or_uid
 
 
@@ -78,7 +83,9 @@ from rlbox.system.identity import get_user_name_or_uid
 )
 @dry_run_option
 @pass_app_with_shared_options
-def start_or_resume_run(app: App, name: str | None, settings: tuple[str, ...], resume: str | None, **given: Any) -> int:
+def start_or_resume_run_and_follow(
+    app: App, name: str | None, settings: tuple[str, ...], resume: str | None, **given: Any
+) -> int:
     """Run JOB: its stages in order, each only after the gate of the one before held.
 
     The run keeps going when the terminal closes; Ctrl-C stops it.
@@ -103,12 +110,13 @@ def start_or_resume_run(app: App, name: str | None, settings: tuple[str, ...], r
             if value:
                 what = _("--resume takes no {word}: the run has its own").format(word=word)
                 raise SpecError(what, next_step="rlbox run --resume RUN")
-        return resume_run(app, resume, options)
+        return resume_run_and_follow(app, resume, options)
     if not name:
         raise SpecError(
-            _("no job is named"), next_step=_("choose one of: {jobs}").format(jobs=", ".join(app.project.job_files()))
+            _("no job is named"),
+            next_step=_("choose one of: {jobs}").format(jobs=", ".join(app.project.own_pack_and_shipped_job_files())),
         )
-    return start_run(app, name, options)
+    return start_run_and_follow(app, name, options)
 
 
 @click.command("attach")
@@ -123,7 +131,7 @@ def follow_run_until_end(app: App, name: str | None, target: str, data: str | No
       rlbox attach
       rlbox attach smoke-20260101
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     clean_up_dead_runs(app, run_store)
     run_dir = run_store.find_run_dir_or_latest(name)
     plan = run_store.load_plan_preferring_host_record(run_dir)
@@ -132,7 +140,9 @@ def follow_run_until_end(app: App, name: str | None, target: str, data: str | No
         if left.name and run_store.is_running_or_starting(plan.run_id):
             app.print_status(_("run {run} continues; stop it with: rlbox stop {run}").format(run=plan.run_id))
             return 0
-    return reconcile_and_print_result(app, run_store, run_dir, plan, create_own_lock_owner("the end of a run"))
+    return reconcile_print_and_write_status_page(
+        app, run_store, run_dir, plan, create_own_lock_owner("the end of a run")
+    )
 
 
 @click.command("stop")
@@ -151,7 +161,7 @@ def stop_run_and_kill_after_grace(app: App, name: str | None, grace: int, target
       rlbox stop
       rlbox stop smoke-20260101 --grace 60
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     owner = reconciled.lock_owner
     going = [*reconciled.alive, *([owner.run] if owner and owner.run else [])]
@@ -194,7 +204,7 @@ def _print_nothing_to_stop(app: App, data: dict[str, Any], text: str) -> int:
 @click.option("--data", metavar="DIR", help="Data disk with earlier runs of JOB [RLBOX_DATA].")
 @click.option("--price", metavar="DOLLARS", default="", help="Price of an hour: 1.60, or 1.60-2.40.")
 @pass_app_with_shared_options
-def print_job_needs_and_check_fit(
+def print_job_needs_and_cost_and_require_fit(
     app: App,
     name: str,
     target: str | None,
@@ -219,5 +229,9 @@ def print_job_needs_and_check_fit(
       rlbox plan sft --profile rtx-4090-x4 --machine 4x24
     """
     command = RunCommand(profiles=profiles, settings=parse_set_options_last_wins(settings))
-    measurements = load_passed_stage_times(app, name, target or load_job(app.project, name).target, data)
-    return print_needs_and_require_fit(app, name, command, target or "", machine or "", gpus, measurements, price)
+    measurements = load_passed_stage_measurements_or_empty(
+        app, name, target or load_job(app.project, name).target, data
+    )
+    return print_needs_and_cost_and_require_fit(
+        app, name, command, target or "", machine or "", gpus, measurements, price
+    )

@@ -42,8 +42,8 @@ from rlbox.report.run_diff import diff_runs, differences_to_json, differs_beyond
 from rlbox.run.data_disk import (
     clean_up_dead_runs,
     create_own_lock_owner,
-    load_run_secret_masker,
-    locate_run_store_or_exec_remotely,
+    load_environ_and_dotenv_masker_of_run,
+    locate_run_store_or_run_remotely_and_exit,
 )
 from rlbox.run.history import clean_up_dead_runs_and_list_removal_candidates
 
@@ -104,7 +104,7 @@ def make_run_state_summary_json(run_store: RunStore, run_dir: Path, reconciled: 
 @run_argument
 @target_and_data_options
 @pass_app_with_shared_options
-def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
+def clean_up_dead_runs_and_show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     """Show RUN (by default the latest): its stages, its folder, its content.
 
     A unique prefix of its name is enough.
@@ -113,7 +113,7 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
     Examples:
       rlbox runs show
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     run_dir = run_store.find_run_dir_or_latest(name)
     row = make_run_state_summary_json(run_store, run_dir, clean_up_dead_runs(app, run_store))
     facts = clean_up_dead_runs_and_list_removal_candidates(run_store, app, [run_dir])[0]
@@ -142,7 +142,7 @@ def show_run(app: App, name: str | None, target: str, data: str | None) -> int:
 @click.argument("after", metavar="OTHER", shell_complete=complete_run)
 @target_and_data_options
 @pass_app_with_shared_options
-def diff_two_runs(app: App, before: str, after: str, target: str, data: str | None) -> int:
+def print_run_diff_and_return_1_if_different(app: App, before: str, after: str, target: str, data: str | None) -> int:
     """Show how two runs differ: parameters, lock, specs, commands, gates, metrics; exit code 1 when they do.
 
     A unique prefix of a run's name is enough. How long stages took is printed, but does not count as a difference.
@@ -151,9 +151,12 @@ def diff_two_runs(app: App, before: str, after: str, target: str, data: str | No
     Examples:
       rlbox runs diff smoke-20250101-100000-abcd smoke-20250102-100000-ef01
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     run_dirs = run_store.find_run_dir_or_latest(before), run_store.find_run_dir_or_latest(after)
-    records = [load_run_record(path, load_run_secret_masker(app, path), max_points_per_series=0) for path in run_dirs]
+    records = [
+        load_run_record(path, load_environ_and_dotenv_masker_of_run(app, path), max_points_per_series=0)
+        for path in run_dirs
+    ]
     names, difference = (run_dirs[0].name, run_dirs[1].name), diff_runs(*records)
     app.output({"diff": differences_to_json(names, difference)}, format_differences(names, difference))
     return 1 if differs_beyond_durations(difference) else 0
@@ -175,9 +178,9 @@ def export_run(app: App, name: str | None, exporter: str, destination: str, targ
     Examples:
       rlbox runs export smoke-20250101-100000-abcd --format prometheus --to smoke.prom
     """
-    run_dir = locate_run_store_or_exec_remotely(app, target, data).find_run_dir_or_latest(name)
+    run_dir = locate_run_store_or_run_remotely_and_exit(app, target, data).find_run_dir_or_latest(name)
     export = load_exporter(exporter)
-    record = load_run_record(run_dir, load_run_secret_masker(app, run_dir), max_points_per_series=0)
+    record = load_run_record(run_dir, load_environ_and_dotenv_masker_of_run(app, run_dir), max_points_per_series=0)
     series = collect_export_series(record, time.time())
     facts = {"run": record.state.run_id, "series": len(series), "points": sum(len(one.points) for one in series)}
     if app.dry_run:
@@ -204,7 +207,7 @@ def remove_runs_or_refuse_if_one_unfinished(
     Examples:
       rlbox runs rm smoke-20250101-100000-abcd
     """
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     folders = list(dict.fromkeys(run_store.find_run_dir_or_latest(name) for name in names))
     rows = mark_unfinished_runs_kept(clean_up_dead_runs_and_list_removal_candidates(run_store, app, folders))
     if held := [row.run for row in rows if row.kept_because]:
@@ -223,7 +226,9 @@ def remove_runs_or_refuse_if_one_unfinished(
 @target_and_data_options
 @dry_run_option
 @pass_app_with_shared_options
-def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target: str, data: str | None) -> int:
+def remove_unneeded_runs_and_list_kept(
+    app: App, older: str | None, checkpoints: bool, yes: bool, target: str, data: str | None
+) -> int:
     """Remove the runs that nothing needs, and list the others with the reason.
 
     Kept: the latest run of each job, its latest passed run, runs in progress, and runs that hold checkpoints.
@@ -236,7 +241,7 @@ def prune_runs(app: App, older: str | None, checkpoints: bool, yes: bool, target
         older_s = float(parse_to_base_unit("duration", older)) if older else 0.0
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="'--older'") from error
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     rows = mark_latest_recent_and_unfinished_runs_kept(
         clean_up_dead_runs_and_list_removal_candidates(run_store, app, run_store.list_run_dirs_newest_first()),
         started_before_unix_s=time.time() - older_s,
@@ -283,9 +288,9 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
 @click.command("ls")
 @target_and_data_options
 @pass_app_with_shared_options
-def list_runs(app: App, target: str, data: str | None) -> None:
+def clean_up_dead_runs_and_list_runs(app: App, target: str, data: str | None) -> None:
     """List the runs on the data disk, the latest first, as `rlbox runs` does."""
-    run_store = locate_run_store_or_exec_remotely(app, target, data)
+    run_store = locate_run_store_or_run_remotely_and_exit(app, target, data)
     reconciled = clean_up_dead_runs(app, run_store)
     rows = [make_run_state_summary_json(run_store, run, reconciled) for run in run_store.list_run_dirs_newest_first()]
     cells = [[_(row[key]) if key in _TRANSLATED else row[key] for key in _COLUMNS] for row in rows]
@@ -306,5 +311,12 @@ def runs_command_group() -> None:
     """
 
 
-for command in (list_runs, show_run, diff_two_runs, export_run, remove_runs_or_refuse_if_one_unfinished, prune_runs):
+for command in (
+    clean_up_dead_runs_and_list_runs,
+    clean_up_dead_runs_and_show_run,
+    print_run_diff_and_return_1_if_different,
+    export_run,
+    remove_runs_or_refuse_if_one_unfinished,
+    remove_unneeded_runs_and_list_kept,
+):
     runs_command_group.add_command(command)

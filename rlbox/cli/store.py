@@ -14,7 +14,7 @@ from rlbox.artifacts.store_upkeep import (
     find_unused_rlbox_cache_entries,
     map_sha256_to_recorded_file,
     remove_objects_and_gone_lock_records,
-    remove_rlbox_cache_entries,
+    require_unlocked_and_remove_cache_entries,
 )
 from rlbox.cli.help import TranslatedGroup
 from rlbox.cli.options import confirm_unless_yes, dry_run_option, pass_app_with_shared_options, yes_option
@@ -130,7 +130,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
             images=len(images), files=len(objects), caches=len(caches)
         )
         confirm_unless_yes(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
-        remove_rlbox_cache_entries(caches)  # which alone may refuse
+        require_unlocked_and_remove_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
         remove_objects_and_gone_lock_records(store, objects)
     app.output(data | {"removed": True}, _("freed up to {freed}").format(freed=freed))

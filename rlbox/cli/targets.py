@@ -20,7 +20,7 @@ from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.i18n import _, join, translate
 from rlbox.image.buildkit import BuildOptions
 from rlbox.image.context import require_replaceable_context_dir
-from rlbox.image.inputs import BuildInputs
+from rlbox.image.inputs import BuildContextWriter
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.image.show import show_engine_image_or_raise_if_image_like
 from rlbox.job.job import load_job
@@ -43,7 +43,10 @@ def list_targets_and_jobs(app: App) -> int:
       rlbox targets
     """
     rows: list[dict[str, Any]] = []
-    for kind, paths in (("target", app.project.target_files()), ("job", app.project.job_files())):
+    for kind, paths in (
+        ("target", app.project.own_pack_and_shipped_target_files()),
+        ("job", app.project.own_pack_and_shipped_job_files()),
+    ):
         for name, path in paths.items():
             pack = app.project.find_pack_or_none(path)
             source = "pack" if pack else "project" if app.project.is_own(path) else "shipped"
@@ -97,7 +100,7 @@ def show_target_job_or_image(app: App, name: str | None, schema: SpecKind | None
         return
     if not name:
         raise click.UsageError(_("name a target, a job or an image, or give --schema"))
-    targets, jobs = app.project.target_files(), app.project.job_files()
+    targets, jobs = app.project.own_pack_and_shipped_target_files(), app.project.own_pack_and_shipped_job_files()
     if name in targets:
         data = load_target_with_fix_apt_packages(app.project, name).target.model_dump(mode="json")
         app.output({"target": data}, join("\n", [_("# target {name}").format(name=name), *_lines(data)]))
@@ -127,12 +130,15 @@ def _lines(data: Any, path: str = "") -> list[str]:
 @click.argument("names", metavar="[TARGET]...", nargs=-1, shell_complete=complete_target)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff when a rendered file is stale.")
 @click.option(
-    "--context", metavar="FOLDER", help="Also write the complete build context there, for plain docker build."
+    "--context",
+    "context_dir",
+    metavar="FOLDER",
+    help="Also write the complete build context there, for plain docker build.",
 )
 @click.option("--hermetic", is_flag=True, help="With --context: carry every locked file, for a build without network.")
 @dry_run_option
 @pass_app_with_shared_options
-def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: str | None, hermetic: bool) -> int:
+def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context_dir: str | None, hermetic: bool) -> int:
     """Write the Dockerfile of each TARGET (all of them by default) into the project folder.
 
     \b
@@ -140,25 +146,27 @@ def render_dockerfiles(app: App, names: tuple[str, ...], check: bool, context: s
       rlbox render local
       rlbox render --check
     """
-    if context and (len(names) != 1 or check):
+    if context_dir and (len(names) != 1 or check):
         raise click.UsageError(_("--context takes one target, and no --check"))
-    if hermetic and not context:
+    if hermetic and not context_dir:
         raise click.UsageError(_("--hermetic says what --context carries"))
-    plans = [load_image_plan(app.project, name) for name in (names or tuple(app.project.target_files()))]
+    plans = [
+        load_image_plan(app.project, name) for name in (names or tuple(app.project.own_pack_and_shipped_target_files()))
+    ]
     stale = {name: text for plan in plans for name, text in plan.rendered_files.items() if _differs(app, name, text)}
     if check and stale:
         raise WorkFailed(_diff(app, stale), next_step=f"rlbox render {' '.join(names)}".rstrip())
     for name, text in stale.items():
         if not app.dry_run:
             overwrite_project_file(app.project, name, text)
-    if context:
-        _write_context(app, plans[0], Path(context), hermetic=hermetic)
+    if context_dir:
+        _write_context(app, plans[0], Path(context_dir), hermetic=hermetic)
     files = sorted({name for plan in plans for name in plan.rendered_files})
     data = {"targets": [plan.target for plan in plans], "files": files, "changed": sorted(stale)}
     written = _("stale") if app.dry_run else _("written")
     text = join("\n", (join("  ", (name, written if name in stale else _("unchanged"))) for name in files))
     if app.dry_run:
-        parts = sorted(stale) + ([_("the build context to {folder}").format(folder=context)] if context else [])
+        parts = sorted(stale) + ([_("the build context to {folder}").format(folder=context_dir)] if context_dir else [])
         would = _("write {path}").format(path=join(", ", parts)) if parts else _("write nothing")
         return app.print_dry_run(data, text, would)
     app.output(data, text)
@@ -177,7 +185,7 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
         require_writable_or_creatable_directory(folder, "--context")
         require_replaceable_context_dir(folder)
     with app.collecting_refusals_if_dry_run("lock"):
-        inputs = BuildInputs(app, plan, BuildOptions(hermetic=hermetic))
+        inputs = BuildContextWriter(app, plan, BuildOptions(hermetic=hermetic))
         if app.dry_run:
             inputs.record_dry_run_and_plan_request()
         else:

@@ -52,21 +52,21 @@ from rlbox.vast.instance import (
     JobUpload,
     ensure_job_uploaded_and_run_started,
     keep_agent_from_stopping_instance,
-    list_result_files,
+    list_run_and_complete_checkpoint_files,
     require_ssh_address,
     reuse_or_choose_download_directory,
     start_agent_and_await_run_end,
-    wait_for_onstart,
+    wait_for_onstart_and_print_changes,
 )
 from rlbox.vast.offers import Offer, format_offer_table, make_offer_filter, require_fitting_offers
-from rlbox.vast.remote_job import RemoteJob, format_rlbox_tool_assignment_shell, strip_disk_prefix_or_raise
+from rlbox.vast.remote_job import RemoteJob, format_shell_setting_tool_to_rlbox_dir, strip_disk_prefix_or_raise
 from rlbox.vast.rental import (
     RentalOptions,
     RentalQuote,
     load_and_require_vast_target,
     parse_docker_options_to_vast_env,
     render_onstart_with_job_agent,
-    require_rental_offer_unless_dry_run,
+    require_image_and_offer_unless_dry_run,
 )
 
 _RETRY_PAUSE_S = 10.0
@@ -94,7 +94,7 @@ _price_option = click.option(
 @_price_option
 @dry_run_option
 @pass_app_with_shared_options
-def print_fitting_offers(app: App, name: str, price: float) -> int:
+def print_offers_that_fit_target(app: App, name: str, price: float) -> int:
     """List the offers that fit TARGET, the cheapest first, priced with its disk.
 
     Exit code 1: no offer fits; the missing resources of the nearest offers are listed.
@@ -156,11 +156,11 @@ def rent_instance_after_confirmation(app: App, name: str, **given: Any) -> int:
       rlbox vast create vast-5090 --image registry.example/me/vast-5090:1 --dry-run
     """
     options = RentalOptions(**given)
-    quote = require_rental_offer_unless_dry_run(app, load_and_require_vast_target(app, name), options)
+    quote = require_image_and_offer_unless_dry_run(app, load_and_require_vast_target(app, name), options)
     if app.dry_run or quote.offer is None:
         return app.print_dry_run(quote.as_json(), quote.format(), _describe_rent(quote, options))
     created = _confirm_and_rent(app, quote, quote.offer, options)
-    ssh = _wait_for_instance(app, created, options.timeout).ssh_command if options.timeout else ""
+    ssh = _wait_for_instance(app, created, options.timeout).ssh_command_or_empty if options.timeout else ""
     app.output({**quote.as_json(), "created": True, "instance": created, "ssh": ssh}, f"{created}  {ssh}".rstrip())
     app.print_next(ssh or "rlbox vast ls")
     return 0
@@ -199,7 +199,7 @@ _instance_argument = click.argument("number", metavar="ID", type=int)
 
 
 def _load_disk_mount(app: App, instance: Instance) -> str:
-    return load_target(app.project, instance.target_name_from_label).target.disk.mount
+    return load_target(app.project, instance.target_name_if_rlbox_made).target.disk.mount
 
 
 @vast.command("ls")
@@ -207,9 +207,9 @@ def _load_disk_mount(app: App, instance: Instance) -> str:
 def list_rlbox_instances(app: App) -> None:
     """List the instances that rlbox created, with their prices; instances of other users are not shown."""
     own = [instance for instance in list_instances() if instance.is_rlbox_made]
-    rows = [(str(row.id), row.label, row.status, f"{row.price:.3f}", row.ssh_command) for row in own]
+    rows = [(str(row.id), row.label, row.status, f"{row.price:.3f}", row.ssh_command_or_empty) for row in own]
     data = [
-        {"id": row.id, "label": row.label, "status": row.status, "price": row.price, "ssh": row.ssh_command}
+        {"id": row.id, "label": row.label, "status": row.status, "price": row.price, "ssh": row.ssh_command_or_empty}
         for row in own
     ]
     head = ("id", _("label"), _("state"), _("$/h"), _("reached by"))
@@ -234,7 +234,7 @@ def print_latest_run_logs_of_instance(app: App, number: int, follow: bool) -> in
     """Print the logs of the latest run on instance ID."""
     (instance,) = require_rlbox_instances([number])
     disk = _load_disk_mount(app, instance)
-    command = f"{format_rlbox_tool_assignment_shell(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
+    command = f"{format_shell_setting_tool_to_rlbox_dir(disk)}; exec $tool/bin/rlbox logs --data {shlex.quote(disk)}"
     return run_in_foreground_or_open_shell(require_ssh_address(instance), command + " -f" * follow)
 
 
@@ -269,8 +269,11 @@ def start_instance_and_wait_until_ready(app: App, number: int, timeout: float) -
     request_instance_state(number, "running")
     ready = _wait_for_instance(app, number, timeout, is_restart=True)
     with SshConnection(require_ssh_address(ready), timeout) as connection:
-        wait_for_onstart(app, connection, _load_disk_mount(app, instance), number, timeout)
-    app.output({"instance": number, "state": "running", "ssh": ready.ssh_command}, f"{number}  {ready.ssh_command}")
+        wait_for_onstart_and_print_changes(app, connection, _load_disk_mount(app, instance), number, timeout)
+    app.output(
+        {"instance": number, "state": "running", "ssh": ready.ssh_command_or_empty},
+        f"{number}  {ready.ssh_command_or_empty}",
+    )
     app.print_next(f"rlbox vast logs {number} -f")
     return 0
 
@@ -301,7 +304,11 @@ def fetch_runs_and_checkpoints_from_instance(app: App, number: int, paths: tuple
     with app.collecting_refusals_if_dry_run("folder"):
         require_writable_or_creatable_directory(home.path, "--to")
     with SshConnection(require_ssh_address(instance)) as connection:
-        listing = list_remote_files(connection, disk, roots) if roots else list_result_files(connection, disk)
+        listing = (
+            list_remote_files(connection, disk, roots)
+            if roots
+            else list_run_and_complete_checkpoint_files(connection, disk)
+        )
         if app.dry_run:
             missing = home.find_unverified(listing.files)
             lines = "\n".join(f"{decimal_size_text(file.size):>9}  {file.path}" for file in missing)
@@ -381,7 +388,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
             next_step=_("rlbox vast start {id}, {step}").format(id=instance.id, step=step),
         )
     with SshConnection(require_ssh_address(instance)) as connection:
-        listing = list_result_files(connection, _load_disk_mount(app, instance))
+        listing = list_run_and_complete_checkpoint_files(connection, _load_disk_mount(app, instance))
     if missing := reuse_or_choose_download_directory(instance.id).find_unverified(listing.files):
         shown = ", ".join(file.path for file in missing[:3]) + (" …" if len(missing) > 3 else "")
         raise MachineError(
@@ -416,7 +423,7 @@ def _require_fetched(app: App, instance: Instance) -> None:
 @click.option("--instance", "number", metavar="ID", type=int, help="Rent nothing new: continue with this instance.")
 @dry_run_option
 @pass_app_with_shared_options
-def rent_instance_and_run_job(
+def rent_instance_run_job_and_fetch_results(
     app: App,
     job: str,
     target: str | None,
@@ -453,7 +460,7 @@ def rent_instance_and_run_job(
     with app.collecting_refusals_if_dry_run("secrets"):
         _require_secrets(app, job, env_file)
     if number is None:
-        quote = require_rental_offer_unless_dry_run(app, loaded, options, job, force=force)
+        quote = require_image_and_offer_unless_dry_run(app, loaded, options, job, force=force)
         if app.dry_run or quote.offer is None:
             would = _("{rent}, run {job} there, and fetch its runs and checkpoints")
             would = _("{rent}, and run {job} there") if detach else would
@@ -471,7 +478,7 @@ def rent_instance_and_run_job(
         job=RemoteJob(job=job, disk=loaded.disk.mount, words=tuple(words), then=then),
         uploads=local_uploads,
         env_file=env_file,
-        onstart=render_onstart_with_job_agent(app, loaded, uploads_rlbox=True, force=force).field_text,
+        onstart=render_onstart_with_job_agent(app, loaded, uploads_rlbox=True, ignore_stack_conflicts=force).field_text,
         timeout_s=options.timeout,
     )
     return _run_rented_job(app, rented, detach=detach)
@@ -492,7 +499,7 @@ def _run_rented_job(app: App, rented: JobUpload, *, detach: bool) -> int:
                 try:
                     run = run or ensure_job_uploaded_and_run_started(app, connection, rented)
                     if detach:
-                        ssh = instance.ssh_command
+                        ssh = instance.ssh_command_or_empty
                         app.output({"instance": number, "run": run, "ssh": ssh}, f"{number}  {run}")
                         app.print_next(end)
                         return 0
@@ -516,7 +523,7 @@ def _run_rented_job(app: App, rented: JobUpload, *, detach: bool) -> int:
 def _follow_and_fetch(app: App, connection: SshConnection, rented: JobUpload, run: str) -> int:
     number, job = rented.instance_id, rented.job
     # after a stop of the instance it takes a while
-    wait_for_onstart(app, connection, job.disk, number, rented.timeout_s)
+    wait_for_onstart_and_print_changes(app, connection, job.disk, number, rented.timeout_s)
     app.print_status(
         _("run {run} goes on when this command ends; its logs: rlbox vast logs {number} -f").format(
             run=run, number=number
@@ -525,7 +532,9 @@ def _follow_and_fetch(app: App, connection: SshConnection, rented: JobUpload, ru
     end = start_agent_and_await_run_end(app, connection, job, run)
     with keep_agent_from_stopping_instance(connection, job):
         home = reuse_or_choose_download_directory(number)
-        fetched, summary = _fetch_files(app, connection, job.disk, home, list_result_files(connection, job.disk))
+        fetched, summary = _fetch_files(
+            app, connection, job.disk, home, list_run_and_complete_checkpoint_files(connection, job.disk)
+        )
     state, cause = str(end.get("state", "")), str(end.get("cause", ""))
     if cause:
         app.print_status(_("cause: {cause}").format(cause=cause))

@@ -57,7 +57,7 @@ def hash_layers_and_config(image: Mapping[str, Any] | None) -> str:
 
 
 def _pull(node: Node, name: str, target: str, tag: str) -> None:
-    engine, reference = node.engine(), parse_reference(name)
+    engine, reference = node.connect_docker_engine(), parse_reference(name)
     if not reference.digest:
         reference = replace(reference, tag=reference.tag or "latest")
     try:
@@ -117,7 +117,7 @@ def find_present_layer_digests(engine: DockerEngine, archive: ImageArchive, mani
 def send_archive(
     node: Node, archive: ImageArchive, tag: str, say: Callable[[str], None], report: ReportProgress
 ) -> None:
-    engine, manifest = node.engine(), archive.manifests[0]
+    engine, manifest = node.connect_docker_engine(), archive.manifests[0]
     as_it_is = can_engine_unpack_zstd(engine.version())
     present = find_present_layer_digests(engine, archive, manifest)
     total = sum(layer.size for layer in manifest.layers if layer.digest not in present)
@@ -165,7 +165,7 @@ def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_n
         text = _("pulling {image} on {nodes}")
         context.app.print_status(text.format(image=registry_name, nodes=", ".join(pool.nodes)))
         pool.map(lambda node: _pull(node, registry_name, target, tag))
-    images = pool.map(lambda node: node.engine().find_image(tag))
+    images = pool.map(lambda node: node.connect_docker_engine().find_image(tag))
     if images:
         identity = hash_layers_and_config(local or next(iter(images.values())))
     if plan.image_digest and plan.image_digest != identity:
@@ -182,7 +182,7 @@ def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_n
         others = pool.select_skipping_unconnected(lacking)
         with _save_archive(context.app, local, tag) as archive, show_progress(context.app) as report:
             others.map(lambda node: send_archive(node, archive, tag, context.app.print_status, report))
-        images |= others.map(lambda node: node.engine().find_image(tag))
+        images |= others.map(lambda node: node.connect_docker_engine().find_image(tag))
     for name, found in images.items():
         if hash_layers_and_config(found) != identity:
             raise MachineError(

@@ -163,7 +163,9 @@ class SubmitOptions(ClusterOptions):
     detach: bool = False
 
 
-def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob, tuple[Finding, ...]]:
+def submit_follow_job_and_find_node_failures(
+    app: App, options: SubmitOptions
+) -> tuple[ClusterJob, tuple[Finding, ...]]:
     """Submit a job; return how it ended, or with `detach` that it was taken, and what happened to nodes if it failed.
 
     It goes on where the connection breaks (`MachineError`) or at Ctrl-C (`Interrupted`).
@@ -186,11 +188,11 @@ def submit_and_follow_job(app: App, options: SubmitOptions) -> tuple[ClusterJob,
         with contextlib.closing(NodeFailureMonitor(cluster)) as monitor:
             try:
                 job = _follow(app, cluster.plan, head, id_, driver_log)
-                return job, monitor.stop_and_show_findings() if job.status == FAILED else ()
+                return job, monitor.stop_probe_and_show_findings() if job.status == FAILED else ()
             except KeyboardInterrupt:
                 raise Interrupted(_("left alone: job {id} goes on").format(id=id_), next_step=go_on) from None
             except MachineError as error:
-                why = monitor.stop_show_and_append_findings(error)
+                why = monitor.stop_show_and_format_error_with_findings(error)
                 what = _("job {id} is no longer followed: {what}").format(id=id_, what=why)
                 raise MachineError(what, where=error.where, next_step=go_on) from error
 
@@ -305,13 +307,13 @@ def parse_leading_utc_time(line: str) -> float | None:
     return None
 
 
-def timestamp_lines(text: str, written: float) -> Iterator[tuple[float, str]]:
+def iterate_lines_with_own_or_previous_time(text: str, unix_s_without_any_time: float) -> Iterator[tuple[float, str]]:
     """Yield each line with its time, else that of the line before it.
 
     Lines before the first that has a time have that of it; of a text without any all are of when it was written.
     """
     lines = [(parse_leading_utc_time(line), line) for line in text.splitlines()]
-    last = next((at for at, __ in lines if at is not None), written)
+    last = next((at for at, __ in lines if at is not None), unix_s_without_any_time)
     for at, line in lines:
         last = last if at is None else at
         yield last, line
@@ -347,7 +349,7 @@ class LogReader:
         for node, logs in self._pool.map(ask).items():
             for file, (text, written, offset) in logs.items():
                 self._offsets[node][file] = offset
-                for at, line in timestamp_lines(self._masker.mask_text(text), written):
+                for at, line in iterate_lines_with_own_or_previous_time(self._masker.mask_text(text), written):
                     lines.append(LogLine(at - self._cluster.probe.clock_offsets_s[node], node, file, line))
         return sorted(lines, key=lambda line: line.at)
 

@@ -22,10 +22,10 @@ from rlbox.cluster.nodes import (
     ClusterProbe,
     ExistingCluster,
     Node,
-    lock_nodes,
+    choose_ports_and_probe_connections,
+    hold_node_locks_raise_if_any_held,
     open_context,
     probe_instances,
-    probe_ports_and_connections,
 )
 from rlbox.cluster.plan import (
     ID_LABEL,
@@ -50,7 +50,7 @@ from rlbox.cluster.runtime import (
     start_ray,
     stop_and_remove_ray,
 )
-from rlbox.cluster.status import ClusterStatus, find_status
+from rlbox.cluster.status import ClusterStatus, query_ray_for_cluster_status
 from rlbox.engine.connection import require_image
 from rlbox.engine.container import ACTIVE_STATES, RUN_LABEL
 from rlbox.engine.reference import parse_reference
@@ -89,7 +89,7 @@ class UpResult(NamedTuple):
 
 def bring_up_or_repair(app: App, options: UpOptions) -> UpResult:
     """Bring a cluster up; where an error is raised, nothing of this call is left."""
-    with open_context(app, options) as context, lock_nodes(context.pool):
+    with open_context(app, options) as context, hold_node_locks_raise_if_any_held(context.pool):
         probe = context.probe(options.required_paths)
         cluster = context.find_most_running_own_cluster(probe) if not context.pool.unreached else None
         images: Mapping[str, str] = {}
@@ -116,7 +116,7 @@ def bring_up_or_repair(app: App, options: UpOptions) -> UpResult:
             if proof:
                 error_text = _("cluster {plan} does not stand the proof").format(plan=plan.name)
                 print_findings_raise_if_errors(app, proof.findings, error_text)
-        return UpResult(find_status(context.require_own_cluster()), names, proof)
+        return UpResult(query_ray_for_cluster_status(context.require_own_cluster()), names, proof)
 
 
 def dry_run_up(app: App, options: UpOptions) -> int:
@@ -144,7 +144,7 @@ def dry_run_up(app: App, options: UpOptions) -> int:
 
 
 def _complete_probe(context: ClusterContext, probe: ClusterProbe, options: UpOptions) -> ClusterProbe:
-    probe = probe_ports_and_connections(context, probe, options.first_port or context.target.cluster.port)
+    probe = choose_ports_and_probe_connections(context, probe, options.first_port or context.target.cluster.port)
     findings = check_nodes(context, probe, options.required_paths, context.pool.unreached)
     print_findings_raise_if_errors(context.app, findings, _("problems on nodes: {count}; nothing was started"))
     return probe
@@ -340,7 +340,7 @@ def remove_cluster(
 ) -> tuple[str, dict[str, list[str]]]:
     """Take a cluster away on the nodes that answer; `MachineError` where others do not, `LockHeld` where it is used."""
     with open_context(app, options) as context:
-        with lock_nodes(context.pool):
+        with hold_node_locks_raise_if_any_held(context.pool):
             probe = context.probe()
             cluster = context.find_most_running_own_cluster(probe)
             if cluster and not even_if_in_use:
@@ -392,7 +392,11 @@ def require_unused(cluster: ExistingCluster) -> None:
     unknown = "" if head else "its head is not reached"
     try:
         label = f"{ID_LABEL}={plan.id}"
-        for row in head.engine().list_all_containers_with_label(label) if head and not plan.head.is_inplace else ():
+        for row in (
+            head.connect_docker_engine().list_all_containers_with_label(label)
+            if head and not plan.head.is_inplace
+            else ()
+        ):
             run = row["Labels"].get(RUN_LABEL, "")
             if run and row.get("State") in ACTIVE_STATES:
                 work[f"run {run}"] = format_run_command_on_head(plan, "stop", run)

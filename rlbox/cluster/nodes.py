@@ -181,7 +181,7 @@ class Node:
             raise MachineError(_("node {name}: {failed}").format(name=self.name, failed=lines[-1]), where=self.name)
         return output
 
-    def engine(self) -> DockerEngine:
+    def connect_docker_engine(self) -> DockerEngine:
         from rlbox.engine.docker import DockerEngine
 
         try:
@@ -251,7 +251,7 @@ def connect_nodes(specs: Sequence[ClusterNode]) -> Iterator[NodePool]:
 
 
 @contextmanager
-def lock_nodes(pool: NodePool) -> Iterator[None]:
+def hold_node_locks_raise_if_any_held(pool: NodePool) -> Iterator[None]:
     """Hold the lock of every node while the block runs: one after the other, in the same order for everybody."""
     with contextlib.ExitStack() as locks:
         for node in sorted(pool.nodes.values(), key=lambda node: node.machine.identity_until_restart):
@@ -292,7 +292,7 @@ class ClusterProbe:
     taken_ports: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
 
-def is_inplace(spec: ClusterNode, facts: NodeFacts) -> bool:
+def runs_ray_without_container(spec: ClusterNode, facts: NodeFacts) -> bool:
     """Return whether Ray is to be processes there: as asked, or without an engine, where the target was installed."""
     return spec.here or (facts.engine.state == "absent" and facts.installation is not None)
 
@@ -336,7 +336,7 @@ def probe_nodes(pool: NodePool, target: str, paths: Sequence[str] = ()) -> Clust
     return ClusterProbe(
         facts=facts,
         clock_offsets_s=offsets,
-        inplace_nodes={spec.name for spec in specs if is_inplace(spec, facts[spec.name])},
+        inplace_nodes={spec.name for spec in specs if runs_ray_without_container(spec, facts[spec.name])},
         addresses=find_peer_addresses(specs, facts),
     )
 
@@ -364,7 +364,7 @@ def attempt_connections_from_nodes(
     return tuple(attempt for attempts in results.values() for attempt in attempts)
 
 
-def probe_ports_and_connections(context: ClusterContext, probe: ClusterProbe, forced_base: int) -> ClusterProbe:
+def choose_ports_and_probe_connections(context: ClusterContext, probe: ClusterProbe, forced_base: int) -> ClusterProbe:
     """Return the probe with a plan of ports, which of them are taken, and which of them let each other node in."""
     if not probe.facts:  # no node answered
         return probe

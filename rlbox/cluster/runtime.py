@@ -25,7 +25,13 @@ from rlbox.cluster.plan import (
     ClusterPlan,
 )
 from rlbox.engine.container import TARGET_LABEL, ContainerPlan, plan_container
-from rlbox.engine.gpu_access import NO_GPUS, GpuAccess, choose_gpu_access, parse_gpus_option, probe_gpu_support
+from rlbox.engine.gpu_access import (
+    NO_GPUS,
+    GpuAccess,
+    choose_gpu_access,
+    detect_gpu_support_from_engine_info,
+    parse_gpus_option,
+)
 from rlbox.errors import EngineError, MachineError
 from rlbox.i18n import _
 from rlbox.provision.shell_environment import INHERITED_NAME, SYSTEM_PATH
@@ -150,12 +156,12 @@ def start_ray(node: Node, plan: ClusterPlan, limits: ContainerDefaults, image: s
             },
         )
         return
-    engine, gpus = node.engine(), NO_GPUS
+    engine, gpus = node.connect_docker_engine(), NO_GPUS
     if member.gpus:
-        offer = probe_gpu_support(engine.info(), node.name, is_local=node.name == LOCAL)
+        offer = detect_gpu_support_from_engine_info(engine.info(), node.name, is_local=node.name == LOCAL)
         gpus = choose_gpu_access(parse_gpus_option(str(member.gpus), member.gpus), offer)
     spec = plan_member_container(plan, member, limits, image=image, machine=node.machine, gpus=gpus)
-    engine.create_and_start_container(spec)
+    engine.create_and_start_container_and_network(spec)
 
 
 def stop_and_remove_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> None:
@@ -163,14 +169,14 @@ def stop_and_remove_ray(node: Node, instance: RayInstance, grace_s: int = 0) -> 
         node.call("stop_and_remove_processes", directory=instance.id, grace_s=grace_s)
         return
     if grace_s:
-        node.engine().stop_container(instance.id, grace_s)
-    node.engine().remove_container_and_network(instance.id)
+        node.connect_docker_engine().stop_container(instance.id, grace_s)
+    node.connect_docker_engine().remove_container_and_network(instance.id)
 
 
 def read_log_tail(node: Node, instance: RayInstance, lines: int) -> str:
     if instance.is_inplace:
         return node.run_shell(f"tail -n {lines} {shlex.quote(instance.id)}/log")
-    return node.engine().read_log(instance.id, lines) or ""
+    return node.connect_docker_engine().read_log(instance.id, lines) or ""
 
 
 def python_path(member: ClusterMember) -> str:
@@ -187,7 +193,7 @@ def ask_in_stack(node: Node, plan: ClusterPlan, call: str, **arguments: str | in
             program = _describe_program(plan, member, argv)
             lines = str(node.call("run_program_ignoring_exit", _STACK_CALL_S, program=program)).splitlines()
         else:
-            lines = list(node.engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
+            lines = list(node.connect_docker_engine().stream_exec_stdout_ignoring_exit(container_name(plan), argv))
     except EngineError as error:
         raise MachineError(error.what, where=node.name, next_step=error.next_step) from error
     *__, row = {"error": "Ray does not run there, or does not answer in time"}, *parse_valid_json_objects(lines)

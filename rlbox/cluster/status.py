@@ -22,9 +22,9 @@ from rlbox.cluster.nodes import (
     NodePool,
     UnreachableNode,
     attempt_connections_from_nodes,
+    choose_ports_and_probe_connections,
     open_context,
     probe_instances,
-    probe_ports_and_connections,
 )
 from rlbox.cluster.plan import LOCAL, MACHINE_LABEL, ClusterOptions, ClusterPlan
 from rlbox.cluster.runtime import RayState, find_member_faults, query_ray_nodes_or_error, role_of
@@ -126,7 +126,7 @@ class NodeFailure(NamedTuple):
     since: float = 0.0
 
 
-def sort_causes_first_marking_first(failures: Iterable[NodeFailure]) -> tuple[Finding, ...]:
+def sort_causes_before_consequences_marking_first(failures: Iterable[NodeFailure]) -> tuple[Finding, ...]:
     """Return what happened, the first first: what has a cause of its own before what ends when others do, then by time.
 
     A machine that does not answer has no time of its own; it stands before what ended after it without a cause.
@@ -139,7 +139,7 @@ def sort_causes_first_marking_first(failures: Iterable[NodeFailure]) -> tuple[Fi
     return tuple(findings)
 
 
-def explain_silence(node: str, error: str, attempts: Sequence[ConnectionAttempt]) -> NodeFailure:
+def make_unreachable_node_failure(node: str, error: str, attempts: Sequence[ConnectionAttempt]) -> NodeFailure:
     """Return whether it is our connection or the machine: others have tried, and one that refuses is there."""
     for one in attempts:
         if not one.error or "refused" in one.error:
@@ -169,7 +169,7 @@ def find_failure(
     rules = (
         (has_ended and instance.oom, "out-of-memory", ""),
         (has_ended and is_restarted, "host-restarted", ""),
-        (disk.is_full, "data-disk-full", ""),
+        (disk.is_over_99_percent_full, "data-disk-full", ""),
         (has_ended and instance.exit_code == _KILLED, "processes-killed" if inplace else "container-killed", ""),
         (has_ended and part_code == _PART_KILLED, "part-killed", part),
         (bool(missing), "cut-off-and-ended" if has_ended else "cut-off", missing),
@@ -198,12 +198,12 @@ def _parse_time_or_zero(text: str, clock_offset_s: float) -> float:
 # ---- asking
 
 
-def probe_cluster(app: App, options: ClusterOptions) -> ClusterStatus:
+def require_own_cluster_status(app: App, options: ClusterOptions) -> ClusterStatus:
     with open_context(app, options) as context:
-        return find_status(context.require_own_cluster())
+        return query_ray_for_cluster_status(context.require_own_cluster())
 
 
-def find_status(cluster: ExistingCluster) -> ClusterStatus:
+def query_ray_for_cluster_status(cluster: ExistingCluster) -> ClusterStatus:
     context, probe, plan, instances = cluster
     head = context.pool.nodes.get(plan.head.name)
     if head is None:
@@ -215,7 +215,7 @@ def find_status(cluster: ExistingCluster) -> ClusterStatus:
     remedies = {one.where: one.remedy for one in context.pool.unreached}
     failures = tuple(
         dataclasses.replace(one, remedy=remedies.get(one.where, context.options.repair_hint_text))
-        for one in sort_causes_first_marking_first(filter(None, _list_failures(cluster, state)))
+        for one in sort_causes_before_consequences_marking_first(filter(None, _list_failures(cluster, state)))
     )
     missing, nodes = find_member_faults(plan, state), []
     for member in plan.members:
@@ -255,7 +255,7 @@ def _list_failures(cluster: ExistingCluster, state: RayState) -> Iterator[NodeFa
         facts, instance = probe.facts.get(name), instances.get(name)
         if facts is None:
             error = unreached.get(name, _("it is none of the nodes that were named"))
-            yield explain_silence(name, error, [one for one in attempts if one.node == name])
+            yield make_unreachable_node_failure(name, error, [one for one in attempts if one.node == name])
             continue
         now = facts.machine.identity_until_restart
         yield find_failure(
@@ -303,7 +303,7 @@ class NodeFailureMonitor:
             self.silent_nodes.add(name)
             reason = error.finding.title if isinstance(error, UnreachableNode) else error.what
             attempts = _connect_from_others(self._context.pool, self._cluster.plan, [name])
-            failures.append(explain_silence(name, reason, attempts))
+            failures.append(make_unreachable_node_failure(name, reason, attempts))
         for failure in failures:
             self._failures.setdefault(failure.finding.where, failure)
         self._show([failure.finding for failure in failures])
@@ -320,20 +320,20 @@ class NodeFailureMonitor:
                 self._shown.add((one.where, one.id))
                 self._context.app.print_status(join(": ", (one.where, one.title, one.seen)))
 
-    def stop_and_show_findings(self) -> tuple[Finding, ...]:
+    def stop_probe_and_show_findings(self) -> tuple[Finding, ...]:
         """Stop watching; return what happened to nodes, the first first, and say what was not said."""
         self.close()
         self._thread.join()
         self._look()  # the head may have ended a moment ago, and be why this is asked
-        findings = sort_causes_first_marking_first(self._failures.values())
+        findings = sort_causes_before_consequences_marking_first(self._failures.values())
         if not self.silent_nodes:
             with contextlib.suppress(RlboxError):
-                findings = find_status(self._context.require_own_cluster()).failures
+                findings = query_ray_for_cluster_status(self._context.require_own_cluster()).failures
         self._show(findings)
         return findings
 
-    def stop_show_and_append_findings(self, error: RlboxError) -> str:
-        lines = [join(": ", (one.where, one.title, one.seen)) for one in self.stop_and_show_findings()]
+    def stop_show_and_format_error_with_findings(self, error: RlboxError) -> str:
+        lines = [join(": ", (one.where, one.title, one.seen)) for one in self.stop_probe_and_show_findings()]
         return join("\n  ", [error.what, *lines])
 
     def close(self) -> None:
@@ -355,9 +355,9 @@ def examine_cluster(
     with open_context(app, options) as context:
         probe = context.probe(paths)
         cluster = context.require_own_cluster(probe) if run_all_reduce else context.find_most_running_own_cluster(probe)
-        status = find_status(cluster) if cluster else None
+        status = query_ray_for_cluster_status(cluster) if cluster else None
         if cluster is None:
-            probe = probe_ports_and_connections(context, probe, context.target.cluster.port)
+            probe = choose_ports_and_probe_connections(context, probe, context.target.cluster.port)
         failures = status.failures if status else ()
         explained = {one.where for one in failures}  # it says more than that a node does not answer
         unreached = [one for one in context.pool.unreached if one.where not in explained]

@@ -57,7 +57,7 @@ class HubEntry(SpecModel):
         return self
 
     @property
-    def title(self) -> str:
+    def kind_and_name(self) -> str:
         return f"{self.kind} {self.name}"
 
     @property
@@ -68,7 +68,7 @@ class HubEntry(SpecModel):
         return not self.patterns or any(fnmatch.fnmatchcase(path, pattern) for pattern in self.patterns)
 
 
-def find_repeated_hub_names(entries: Iterable[HubEntry]) -> list[str]:
+def find_repeated_hub_name_problems(entries: Iterable[HubEntry]) -> list[str]:
     counts = Counter(entry.name for entry in entries)
     repeated = [name for name, count in counts.items() if count > 1]
     return [_("hub: two entries have the name {name!r}").format(name=name) for name in repeated]

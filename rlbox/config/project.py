@@ -40,25 +40,25 @@ class Project:
 
         Raises SpecError: no such target; the message suggests the nearest and lists all.
         """
-        return self._find("target", name, self.target_files())
+        return self._find("target", name, self.own_pack_and_shipped_target_files())
 
     def require_job_file(self, name: str) -> Path:
-        return self._find("job", name, self.job_files())
+        return self._find("job", name, self.own_pack_and_shipped_job_files())
 
     def require_sources_profile_file(self, name: str) -> Path:
-        return self._find(_("sources profile"), name, self.source_profile_files())
+        return self._find(_("sources profile"), name, self.own_pack_and_shipped_source_profile_files())
 
-    def source_profile_files(self) -> dict[str, Path]:
+    def own_pack_and_shipped_source_profile_files(self) -> dict[str, Path]:
         shipped = {path.stem: path for path in SHIPPED_PROFILES.glob("*.toml")}
         return dict(sorted({**shipped, **{path.stem: path for path in self._files("sources/*.toml")}}.items()))
 
-    def target_files(self) -> dict[str, Path]:
+    def own_pack_and_shipped_target_files(self) -> dict[str, Path]:
         return {path.parent.name: path for path in self._files("images/*/target.toml")}
 
-    def job_files(self) -> dict[str, Path]:
+    def own_pack_and_shipped_job_files(self) -> dict[str, Path]:
         return {path.stem: path for path in self._files("jobs/*.toml")}
 
-    def fix_files(self) -> dict[str, Path]:
+    def own_pack_and_shipped_fix_files(self) -> dict[str, Path]:
         return {path.stem: path for path in self._files("templates/fixes/*.toml")}
 
     def own_or_shipped_lock_file(self, name: str) -> Path:
@@ -98,7 +98,7 @@ class Project:
         """Return the pack that a file is part of; the environment with the pack may be inside of the project folder."""
         return next((pack for pack in self.packs if path.is_relative_to(pack.folder)), None)
 
-    def template_dirs(self) -> list[Path]:
+    def list_existing_template_dirs_except_packs(self) -> list[Path]:
         folders = dict.fromkeys((self.folder / "templates", _shipped() / "templates"))
         return [folder for folder in folders if folder.is_dir()]
 
@@ -131,9 +131,9 @@ class Project:
             return known[name]
         import difflib
 
-        if kind == "target" and name in self.job_files():
+        if kind == "target" and name in self.own_pack_and_shipped_job_files():
             raise SpecError(_("{name} is a job, not a target").format(name=name), next_step=f"rlbox run {name}")
-        if kind == "job" and name in self.target_files():
+        if kind == "job" and name in self.own_pack_and_shipped_target_files():
             raise SpecError(
                 _("{name} is a target, not a job").format(name=name),
                 next_step=f"rlbox build {name}, rlbox shell {name}",

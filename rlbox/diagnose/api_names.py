@@ -43,21 +43,23 @@ class _Span(NamedTuple):
     following: str
 
 
-def describe_missing_name(texts: Iterable[str], context: str = "", caller: str = "") -> str:
+def format_missing_name_remedy_or_empty(texts: Iterable[str], context: str = "", caller: str = "") -> str:
     """Return which releases have the name that one of `texts` lacks, and what to install; empty when that is unknown.
 
     `context` may show the installed version; `caller` is the package whose code needs the name.
     """
     for key in (match.expand(form) for text in texts for pattern, form in _MISSING for match in pattern.finditer(text)):
         keys = [key, *(pattern.sub(base, key) for pattern, base in _BASES if pattern.match(key))]
-        keys += [one.replace("#", ".__init__(") for one in keys] + [find_family(key, _load_table()[0])]
+        keys += [one.replace("#", ".__init__(") for one in keys] + [
+            find_transformers_model_module_or_empty(key, _load_table()[0])
+        ]
         spans = next((found for one in keys if (found := _load_table()[0].get(one))), ())
         if len(spans) == 1:
             return _describe(key, spans[0], context, caller)
     return ""
 
 
-def find_family(name: str, names: Collection[str]) -> str:
+def find_transformers_model_module_or_empty(name: str, names: Collection[str]) -> str:
     """Return the module of transformers for a model's class: `transformers.models.qwen3_vl` for Qwen3VLModel."""
     word = name.removeprefix("transformers.").replace("_", "").lower()
     families = (one for one in names if one.startswith("transformers.models.") and one.count(".") == 2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, count_lines_resumed_with_other_numbers, is_traceback_from_logger
+from rlbox.diagnose.events import FailureEvent, count_lines_resumed_with_other_numbers, is_traceback_from_logger
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
     LEVEL_ERROR,
@@ -53,7 +53,7 @@ class Candidate:
     something else. Without clocks `log_index_by_name` counts, the index of its log among all by name.
     """
 
-    event: Event
+    event: FailureEvent
     causal_role: CausalRole
     match: SignatureMatch | None
     line_number: int
@@ -72,7 +72,7 @@ class Candidate:
         return self.match.signature.cause if self.match else ""
 
 
-def classify_event_with_cache(event: Event, signatures: SignatureSet, log_context: str) -> Candidate:
+def classify_event_with_cache(event: FailureEvent, signatures: SignatureSet, log_context: str) -> Candidate:
     """Return the candidate of an event; a growing log is analyzed often, and to classify 4000 events takes a second."""
     size = (len(event.tail), len(event.exceptions), *(len(one.tail) for one in event.exceptions))
     if event.classification is None or event.classification[0] != size:
@@ -80,7 +80,7 @@ def classify_event_with_cache(event: Event, signatures: SignatureSet, log_contex
     return replace(event.classification[1])
 
 
-def classify_event(event: Event, signatures: SignatureSet, log_context: str = "") -> Candidate:
+def classify_event(event: FailureEvent, signatures: SignatureSet, log_context: str = "") -> Candidate:
     if event.is_declared_harmless:
         return Candidate(event, "noise", None, event.main_line_number, event.text, benign_reason="declared")
     matches = signatures.match_event(event, log_context)
@@ -112,12 +112,12 @@ def classify_event(event: Event, signatures: SignatureSet, log_context: str = ""
 
 
 def _make_candidate(
-    event: Event, role: CausalRole, statement: RaisedException, match: SignatureMatch | None = None
+    event: FailureEvent, role: CausalRole, statement: RaisedException, match: SignatureMatch | None = None
 ) -> Candidate:
     return Candidate(event, role, match, statement.number, statement.text, statement.class_name)
 
 
-def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
+def _select_match(event: FailureEvent, known: SignatureMatch, matches: list[SignatureMatch]) -> SignatureMatch:
     """Return which match in a chain of exceptions to name: not one on the way to another, nor one that only quotes."""
     at = known.statement_index_in_event
     quotes = event.exceptions_or_line[at].quotes_other and known.index_in_statement_tail is None
@@ -127,7 +127,7 @@ def _select_match(event: Event, known: SignatureMatch, matches: list[SignatureMa
     return next((one for one in alike if one.statement_index_in_event > at), known)
 
 
-def _classify_unknown(event: Event) -> Candidate:
+def _classify_unknown(event: FailureEvent) -> Candidate:
     statements = event.exceptions_or_line
     classes = [event.classify_statement(statement) for statement in statements]
     for wanted in ("root", "victim", "death", "relayed", "noise"):
@@ -155,7 +155,7 @@ def _find_certain_line(statements: Sequence[RaisedException]) -> tuple[int, str]
     return None
 
 
-def _is_incidental(event: Event, at: int) -> bool:
+def _is_incidental(event: FailureEvent, at: int) -> bool:
     raised = event.exceptions[at : at + 2]
     return len(raised) == 2 and bool(_INCIDENTAL.match(raised[0].class_name)) and raised[1].chain_kind == "context"
 
@@ -297,4 +297,4 @@ def ends_log_abruptly(candidate: Candidate, log_events: LogEvents, max_lines_bel
     """Whether at most `max_lines_below` lines follow an error in its log, and no orderly end."""
     if log_events.line_count - candidate.event.last_number > max_lines_below:
         return False
-    return not log_events.has_orderly_ending
+    return not log_events.has_completion_sign_at_end

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rlbox.amounts import decimal_size_text
 from rlbox.errors import Interrupted, MachineError, TimedOut, WorkFailed
-from rlbox.i18n import EnglishMessage, _, message_from_json, message_to_json
+from rlbox.i18n import EnglishMessage, _, message_or_text_from_json, message_or_text_to_json
 from rlbox.job.plan import StagePlan
 
 CauseKind = Literal[
@@ -51,11 +51,13 @@ class Cause:
     def __post_init__(self) -> None:
         """Make the messages again of a cause that was read; of any other, note what makes them."""
         with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):  # of a damaged run.json
-            for name, read in ((name, message_from_json(data)) for name, data in self.messages.items()):
+            for name, read in ((name, message_or_text_from_json(data)) for name, data in self.messages.items()):
                 if name in ("what", "next_step") and read == getattr(self, name):  # else it was replaced
                     object.__setattr__(self, name, read)
         texts = {"what": self.what, "next_step": self.next_step}
-        messages = {name: message_to_json(text) for name, text in texts.items() if isinstance(text, EnglishMessage)}
+        messages = {
+            name: message_or_text_to_json(text) for name, text in texts.items() if isinstance(text, EnglishMessage)
+        }
         object.__setattr__(self, "messages", messages)
 
     def as_json(self) -> dict[str, str]:

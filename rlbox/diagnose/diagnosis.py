@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rlbox.diagnose.api_names import describe_missing_name
+from rlbox.diagnose.api_names import format_missing_name_remedy_or_empty
 from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.lines import parse_clock, to_unix_or_midnight_seconds
 from rlbox.diagnose.location import (
     CodeLocation,
-    FailureLocation,
+    NodeAndRankOfFailure,
     describe_log_to_fetch_or_empty,
+    find_failed_node_and_rank,
     find_package_code_unless_user_raised,
-    locate_failure,
 )
 from rlbox.diagnose.root_cause import CausalLink, analyze_logs, build_chain, find_year_or_2000
 from rlbox.diagnose.signatures import LogSignature, SignatureSet
@@ -67,7 +67,7 @@ class Diagnosis:
     files: tuple[LogStats, ...] = ()
     signature_count: int = 0
     missing_log_description: str = ""
-    location: FailureLocation = field(default_factory=FailureLocation)
+    location: NodeAndRankOfFailure = field(default_factory=NodeAndRankOfFailure)
     raised_in: CodeLocation | None = None
     stall: StallAtEnd | None = None
 
@@ -76,7 +76,7 @@ class Diagnosis:
         return tuple(one for one in self.files if one.problem)
 
     @property
-    def is_fatal(self) -> bool:
+    def has_fatal_failure(self) -> bool:
         return self.root is not None
 
     @property
@@ -92,10 +92,12 @@ class Diagnosis:
     def remedy(self) -> str:
         """What to do, empty when nothing is known: which releases have a missing name, else the signature's remedy."""
         known, root = self.signature, self.root
-        if root and root.causal_role == "root" and (known is None or known.is_general):
+        if root and root.causal_role == "root" and (known is None or known.has_generic_remedy):
             texts = (root.text, *(line for one in root.event.exceptions_or_line for _number, line in one.tail))
             caller = self.raised_in.package if self.raised_in else ""
-            if text := describe_missing_name(texts, f"{root.event.lines_above}\n{root.event.body}", caller):
+            if text := format_missing_name_remedy_or_empty(
+                texts, f"{root.event.lines_above}\n{root.event.body}", caller
+            ):
                 return text
         return known.remedy if known else ""
 
@@ -115,7 +117,7 @@ class Diagnosis:
         root, known = self.root, self.signature
         return {
             "schema": 1,
-            "fatal": self.is_fatal,
+            "fatal": self.has_fatal_failure,
             "cause": self.cause_id_unknown_or_none,
             "fix": known.fix if known else "",
             "title": known.title if known else "",
@@ -174,7 +176,7 @@ class Diagnosis:
         known = candidate.match.signature if candidate.match else None
         return {
             "cause": known.cause if known and known.role == "benign" else "",
-            "remedy": known.remedy if known and known.role == "benign" and not known.is_general else "",
+            "remedy": known.remedy if known and known.role == "benign" and not known.has_generic_remedy else "",
             **self._place(candidate),
             "count": count,
             "why": candidate.benign_reason or "level",
@@ -233,7 +235,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
     files = tuple(stats)
     signature_count = len(catalogue.signatures)
     if root is None:
-        ending: JobEnding = "clean" if any(log.has_orderly_ending for log in logs) else "unseen"
+        ending: JobEnding = "clean" if any(log.has_completion_sign_at_end for log in logs) else "unseen"
         if any(one.benign_reason == "survived" for one in analysis.benign):
             ending = "survived"
         stall, benign = _find_stall(logs) if ending != "clean" else None, tuple(analysis.benign)
@@ -242,7 +244,7 @@ def diagnose_events(logs: Sequence[LogEvents], stats: Sequence[LogStats], catalo
             root=None, benign=benign, ending=ending, files=files, signature_count=signature_count, stall=stall
         )
     chain = build_chain(root, analysis.candidates, analysis.benign)
-    location = locate_failure(root, analysis.candidates, logs, names)
+    location = find_failed_node_and_rank(root, analysis.candidates, logs, names)
     return Diagnosis(
         root=root,
         chain=tuple(chain.links[:_CHAIN_MOST]),

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from rlbox.diagnose.events import Event, RecentLines, RecurringLine, make_line_event, make_traceback_event
+from rlbox.diagnose.events import FailureEvent, RecentLines, RecurringLine, make_line_event, make_traceback_event
 from rlbox.diagnose.lines import (
     CERTAIN_FAILURE,
     NO_LEVEL,
@@ -23,7 +23,7 @@ from rlbox.diagnose.patterns import (
     ProgramKind,
     ProgressMark,
     compile_progress_prefilter,
-    find_program_kinds,
+    detect_activity_kinds,
     find_progress_sign,
     says_work_continues,
 )
@@ -92,7 +92,7 @@ class LogEvents:
     last time in its last lines, as it is written there; empty where they have none.
     """
 
-    events: list[Event] = field(default_factory=list)
+    events: list[FailureEvent] = field(default_factory=list)
     progress_marks: list[ProgressMark] = field(default_factory=list)
     line_count: int = 0
     step_like_lines_at_end: tuple[RecurringLine, ...] = ()
@@ -100,7 +100,7 @@ class LogEvents:
     last_clock: str = ""
 
     @property
-    def has_orderly_ending(self) -> bool:
+    def has_completion_sign_at_end(self) -> bool:
         last = next((mark.sign for mark in reversed(self.progress_marks) if mark.sign != "exiting"), "")
         return last in ("done", "finished", "validated", "saved", "stop")
 
@@ -119,11 +119,11 @@ class EventReader:
         self._file = file_index
         self._excused = is_excused
         self._open: dict[str, TracebackParser] = {}
-        self._tails: dict[str, Event] = {}
-        self._alike: dict[tuple[str, str], Event] = {}
+        self._tails: dict[str, FailureEvent] = {}
+        self._alike: dict[tuple[str, str], FailureEvent] = {}
         self._block = LineBlock(b"", 0)
         self._panic: LogLine | None = None
-        self._fault: Event | None = None
+        self._fault: FailureEvent | None = None
         self._muted = -9
         self._until = 0
         self._clock = ""
@@ -135,7 +135,9 @@ class EventReader:
         self._block, first_number = block, block.first_number
         self._around.feed(block)
         if block.first_byte < PROGRAM_KINDS_HEAD_BYTES:
-            self.read.program_kinds |= find_program_kinds(block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte])
+            self.read.program_kinds |= detect_activity_kinds(
+                block.joined[: PROGRAM_KINDS_HEAD_BYTES - block.first_byte]
+            )
         hits = iter(
             find_candidate_line_indexes(self._catalogue.line_prefilter_expressions, block)
             if block.hits is None
@@ -304,7 +306,7 @@ class EventReader:
             self._fault = event
         self._tails[row.writer] = event
 
-    def _complete(self, event: Event) -> None:
+    def _complete(self, event: FailureEvent) -> None:
         event.log_index = self._file
         event.block_first_line_and_byte = self._block.first_number, self._block.first_byte
         event.nearest_clock = "" if event.log_line.clock else self._clock
@@ -316,7 +318,7 @@ class EventReader:
             heads += ((one.number, one.full_line) for one in event.exceptions)
             event.is_declared_harmless = any(self._excused(number, text) for number, text in heads)
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: FailureEvent) -> None:
         self._complete(event)
         key = (event.writer, _DIGITS.sub("0", event.text)[:160])
         alike = self._alike.get(key)
@@ -335,7 +337,7 @@ class EventReader:
             for row in _split_lines(number, text):
                 event = make_line_event(row, POSSIBLE_FAILURE)
                 self._complete(event)
-                if any(not one.signature.is_general for one in self._catalogue.match_event(event)):
+                if any(not one.signature.has_generic_remedy for one in self._catalogue.match_event(event)):
                     self._keep(event)
 
     def _mark(self, block: LineBlock) -> None:

@@ -28,7 +28,7 @@ from rlbox.logs.lines import LineBlock
 
 
 @dataclass(slots=True)
-class Event:
+class FailureEvent:
     """One statement of failure.
 
     `main_line_number` is the line that says it, `first_number` and `last_number` its first and last line. `certainty`
@@ -97,18 +97,20 @@ class Event:
         return classify_causal_role(statement.text, statement.class_name)
 
 
-def make_line_event(line: LogLine, certainty: Certainty0To3, *, names_exception: bool = False) -> Event:
+def make_line_event(line: LogLine, certainty: Certainty0To3, *, names_exception: bool = False) -> FailureEvent:
     number, body = line.number, line.body.strip()
-    return Event(number, line.text, body, line, number, number, certainty, names_exception=names_exception)
+    return FailureEvent(number, line.text, body, line, number, number, certainty, names_exception=names_exception)
 
 
-def make_traceback_event(parser: TracebackParser) -> Event | None:
+def make_traceback_event(parser: TracebackParser) -> FailureEvent | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None
     head = replace(parser.head, level=NO_LEVEL) if parser.is_forwarded_at_info_or_debug else parser.head
     number, text = parser.exceptions[0].number, parser.exceptions[0].text
-    event = Event(number, text, text, head, parser.first_number, parser.last, CERTAIN_FAILURE, names_exception=True)
+    event = FailureEvent(
+        number, text, text, head, parser.first_number, parser.last, CERTAIN_FAILURE, names_exception=True
+    )
     event.exceptions = tuple(parser.exceptions)
     # the process that removes leaked semaphores goes on after each error
     is_tracker = any(frame.file.endswith("resource_tracker.py") for frame in event.frames_of_all_exceptions[:1])
@@ -116,7 +118,7 @@ def make_traceback_event(parser: TracebackParser) -> Event | None:
     return event
 
 
-def is_traceback_from_logger(event: Event) -> bool:
+def is_traceback_from_logger(event: FailureEvent) -> bool:
     """Whether a traceback was written by a logger, so that somebody had caught the exception."""
     return bool(event.exceptions) and event.log_level != NO_LEVEL
 

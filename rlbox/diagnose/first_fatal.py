@@ -20,7 +20,7 @@ from rlbox.diagnose.events import make_line_event
 from rlbox.diagnose.lines import is_known_earlier, parse_line
 from rlbox.diagnose.root_cause import analyze_logs
 from rlbox.diagnose.signatures import LogSignature, SignatureSet, read_stored_signatures_or_empty
-from rlbox.diagnose.sources import LogSource, has_uncompressed_content
+from rlbox.diagnose.sources import LogSource, is_uncompressed_file
 from rlbox.logs.lines import LineBlock, LineSplitter, strip_ansi_escapes
 from rlbox.logs.log_file import LogTimes
 from rlbox.system.safe_files import open_regular_fd, open_regular_file
@@ -157,7 +157,7 @@ def read_root_excerpt_or_empty(diagnosis: Diagnosis, sources: Sequence[LogSource
     if diagnosis.root is None:
         return ""
     path = sources[diagnosis.root.event.log_index].path_unless_stdin
-    if path is None or not has_uncompressed_content(path):
+    if path is None or not is_uncompressed_file(path):
         return ""
     position = _make_position(diagnosis.root)
     read = _read_context(path, position, follow_links=True)
@@ -239,7 +239,7 @@ def _before(one: LogFailure, other: LogFailure) -> bool:
     return one.time_unix is not None and other.time_unix is not None and one.time_unix < other.time_unix - _SAME_S
 
 
-def find_best_graded_failure_or_read_last_line(
+def find_failure_behind_cause_or_read_last_line(
     cause: Cause, failures: Sequence[LogFailure], run_dir: Path
 ) -> LogFailure | None:
     """Return the fatal line that stands behind `cause`: the earliest that tells what failed.

@@ -160,7 +160,7 @@ class _RankMap:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureLocation:
+class NodeAndRankOfFailure:
     """Node and rank of a failure as far as known, and the ranks that others waited for."""
 
     node: str = ""
@@ -189,13 +189,13 @@ def find_package_code_unless_user_raised(root: Candidate) -> CodeLocation | None
     return None
 
 
-def locate_failure(
+def find_failed_node_and_rank(
     root: Candidate, candidates: Sequence[Candidate], logs: Sequence[LogEvents], log_names: Sequence[str]
-) -> FailureLocation:
+) -> NodeAndRankOfFailure:
     directories = _list_node_directories(log_names)
     places = _map_ranks(logs, candidates, log_names, directories)
     if missing := _find_missing_ranks(root, candidates, places.node_by_rank):
-        return FailureLocation(places.node_by_rank.get(missing.ranks[0], ""), missing.ranks[0], missing)
+        return NodeAndRankOfFailure(places.node_by_rank.get(missing.ranks[0], ""), missing.ranks[0], missing)
     own, name = directories[root.event.log_index], log_names[root.event.log_index]
     local = _LOCAL_IN_LINE.search(root.event.log_line.text)
     rank, host = places.rank_and_host_by_pid.get(local[2] if local else "", (None, ""))
@@ -203,7 +203,7 @@ def locate_failure(
     rank = _find_rank(root, name, node, places) if rank is None else rank
     if rank is not None:
         node = node or places.node_by_rank.get(rank, "")
-    return FailureLocation(node or _parse_node(root, name), rank)
+    return NodeAndRankOfFailure(node or _parse_node(root, name), rank)
 
 
 def _find_missing_ranks(root: Candidate, candidates: Sequence[Candidate], seen: Iterable[int]) -> MissingRanks | None:
@@ -305,7 +305,7 @@ _PEER = re.compile(r"by (?:remote )?peer \[?([\w.:]+?)\]?(?::\d+)?(?:$|[\s,])|re
 _ENGINE = re.compile(r"EngineCore|Engine core|WorkerProc|VllmWorker|[sS]cheduler|detokenizer")
 
 
-def describe_log_to_fetch_or_empty(root: Candidate, location: FailureLocation) -> str:
+def describe_log_to_fetch_or_empty(root: Candidate, location: NodeAndRankOfFailure) -> str:
     """Return for example `stderr of rank 2`; empty when the root cause itself is in the logs."""
     if root.causal_role == "root":
         return ""

@@ -113,12 +113,12 @@ PROGRAM_KINDS_HEAD_BYTES = 1 << 18
 """Bytes at the beginning of a log in which kinds of programs are looked for."""
 
 
-def find_program_kinds(log_head: bytes) -> frozenset[ProgramKind]:
+def detect_activity_kinds(log_head: bytes) -> frozenset[ProgramKind]:
     """Return which of `building`, `pip`, `serving` and `training` a log is about."""
     return frozenset(kind for kind in _tables()["spoken"] if _kind_pattern(kind).search(log_head))
 
 
-def format_program_kinds_as_context(program_kinds: frozenset[ProgramKind]) -> str:
+def format_text_for_context_pattern(program_kinds: frozenset[ProgramKind]) -> str:
     """Return the text that signatures' `context_pattern` is matched with; training counts more than serving."""
     told = program_kinds - {"serving"} if "training" in program_kinds else program_kinds
     return f"spoken {' '.join(sorted(told))}"

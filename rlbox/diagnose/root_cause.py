@@ -19,10 +19,10 @@ from rlbox.diagnose.candidates import (
     has_steps_resumed_after_unknown_exception,
 )
 from rlbox.diagnose.event_reader import LogEvents
-from rlbox.diagnose.events import Event, is_traceback_from_logger
+from rlbox.diagnose.events import FailureEvent, is_traceback_from_logger
 from rlbox.diagnose.lines import CERTAIN_FAILURE, NO_YEAR, POSSIBLE_FAILURE, parse_clock, to_unix_or_midnight_seconds
 from rlbox.diagnose.location import find_missing_or_odd_ranks, parse_collective_fingerprints_by_rank
-from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_program_kinds_as_context, is_never_fatal
+from rlbox.diagnose.patterns import CausalRole, classify_causal_role, format_text_for_context_pattern, is_never_fatal
 from rlbox.diagnose.signatures import SignatureSet
 
 SIMULTANEOUS_S = 1.0
@@ -31,7 +31,7 @@ _FINE_S = 0.002
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
-def _get_own_or_nearest_time(event: Event, default_year: int) -> EventTime | None:
+def _get_own_or_nearest_time(event: FailureEvent, default_year: int) -> EventTime | None:
     """Return when an event was.
 
     A line without a clock was written after the one above it that has one; how long after is not known.
@@ -113,18 +113,20 @@ _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(slots=True)
-class CauseAnalysis:
+class RootCauseAndCandidates:
     root: Candidate | None
     candidates: list[Candidate]
     benign: list[Candidate]
 
 
-def analyze_logs(logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()) -> CauseAnalysis:
+def analyze_logs(
+    logs: Sequence[LogEvents], signatures: SignatureSet, log_names: Sequence[str] = ()
+) -> RootCauseAndCandidates:
     candidates: list[Candidate] = []
     noise: list[Candidate] = []
     year, places = find_year_or_2000(logs), _number_logs_by_name(log_names)
     for read in logs:
-        words = format_program_kinds_as_context(read.program_kinds)
+        words = format_text_for_context_pattern(read.program_kinds)
         for event in read.events:
             candidate = _reclassify_at_end(classify_event_with_cache(event, signatures, words), read)
             candidate.time = _get_own_or_nearest_time(event, year)
@@ -134,7 +136,7 @@ def analyze_logs(logs: Sequence[LogEvents], signatures: SignatureSet, log_names:
             (noise if candidate.causal_role == "noise" or candidate.benign_reason else candidates).append(candidate)
     candidates, alive = _split_recovered(candidates, logs)
     noise += alive
-    return CauseAnalysis(_find_root(candidates, noise), _sort_by_occurrence(candidates), noise)
+    return RootCauseAndCandidates(_find_root(candidates, noise), _sort_by_occurrence(candidates), noise)
 
 
 def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
@@ -160,7 +162,7 @@ def _split_recovered(
     """Return failures, and those after which the same work goes on while no process dies of them."""
     dead = [one.event for one in candidates if one.causal_role in ("victim", "death", "relayed")]
 
-    def is_mourned(event: Event) -> bool:
+    def is_mourned(event: FailureEvent) -> bool:
         return any(one.log_index != event.log_index or one.first_number > event.first_number for one in dead)
 
     alive = [

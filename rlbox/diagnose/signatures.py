@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlbox.config.pattern import compile_re2, create_re2_options, validate_selective_re2_pattern
-from rlbox.diagnose.events import Event
+from rlbox.diagnose.events import FailureEvent
 from rlbox.diagnose.patterns import load_patterns
 from rlbox.errors import SpecError
 from rlbox.foreign import parse_untrusted_json, parse_untrusted_toml
@@ -56,7 +56,7 @@ class LogSignature:
     prefilter_literals: tuple[str, ...] = ()
 
     @property
-    def is_general(self) -> bool:
+    def has_generic_remedy(self) -> bool:
         """Whether its remedy names no package, as that of any missing module."""
         return self.rank < 2 or self.pattern.startswith("No module named")
 
@@ -105,7 +105,7 @@ class SignatureSet:
     def has_match(self, text: str) -> bool:
         return bool(self.find_matching_in_catalogue_order(text))
 
-    def match_event(self, event: Event, log_context: str = "") -> list[SignatureMatch]:
+    def match_event(self, event: FailureEvent, log_context: str = "") -> list[SignatureMatch]:
         """Return what an event shows, the best first: a root's before a victim's, the first statement's first.
 
         `text_for_near_regex` are words of the whole log that say which programs it is of.
@@ -156,7 +156,7 @@ def _fits_surroundings(signature: LogSignature, around: tuple[str, ...]) -> bool
     return not (signature.excluded_context and any(map(compile_re2(signature.excluded_context).search, around)))
 
 
-def _list_surroundings(event: Event, program_kinds: str) -> tuple[str, ...]:
+def _list_surroundings(event: FailureEvent, program_kinds: str) -> tuple[str, ...]:
     row = event.log_line
     all_frames = event.frames_of_all_exceptions
     frames = dict.fromkeys(f"{frame.file}:{frame.function}" for frame in all_frames)

@@ -130,7 +130,7 @@ def read_decompressed_blocks(source: LogSource) -> Iterator[bytes]:
         yield from _read_text(file, source.path_unless_stdin.suffix)
 
 
-def has_uncompressed_content(path: Path) -> bool:
+def is_uncompressed_file(path: Path) -> bool:
     """Whether the lines of a log stand in the file as they are, so that an offset in it can be sought."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return _find_format(file.read(_LONGEST_MAGIC)) == ""

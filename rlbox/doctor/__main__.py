@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from rlbox.doctor.fix_checks import run_fix_checks
+from rlbox.doctor.fix_checks import run_fix_checks_retrying_failed
 
 
 def main(argv: list[str]) -> int:
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False) + "\n")
             return 1 if report.has_errors else 0
         case ["build"]:
-            found = run_fix_checks("build")
+            found = run_fix_checks_retrying_failed("build")
             for finding in found:
                 sys.stdout.write(json.dumps(finding.as_json(), ensure_ascii=False) + "\n")
             return 1 if any(finding.level == "error" for finding in found) else 0

@@ -15,16 +15,16 @@ from rlbox.amounts import duration_text, pad_translated
 from rlbox.config.toml_files import load_toml
 from rlbox.doctor.gpus import (
     GpuFacts,
-    check_cuda_nvml_and_memory,
+    check_cuda_init_nvml_and_gpu_health,
     check_nccl_all_reduce,
     check_torch_and_triton_kernels,
     probe_cuda_and_nvml,
 )
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    ProgramFacts,
-    StackLocation,
+    ProbeProgramResult,
     StackProbe,
+    StackPythonAndRequirements,
     check_linker,
     check_ray_task,
     check_torch_and_extensions,
@@ -116,7 +116,7 @@ class StackInfo:
         return self.interpreter_path.removesuffix("/bin/python")
 
 
-def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: str) -> ComponentResult:
+def _judge(name: str, facts: ProbeProgramResult, findings: Iterable[Finding], detail: str) -> ComponentResult:
     """Return a component's result: that its program was ended, its first error, or `detail`."""
     if facts.exit_code is None:
         detail = _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))
@@ -130,7 +130,7 @@ def _judge(name: str, facts: ProgramFacts, findings: Iterable[Finding], detail: 
     return ComponentResult(name, "failed", seen, error.remedy, facts.seconds)
 
 
-def make_torch_and_triton_results(facts: ProgramFacts, stack: StackInfo) -> Iterator[ComponentResult]:
+def make_torch_and_triton_results(facts: ProbeProgramResult, stack: StackInfo) -> Iterator[ComponentResult]:
     steps = {str(step["step"]): step for step in facts.steps}
     findings = list(check_torch_and_extensions(facts, stack.requirements, stack.venv_dir))
     cpu = replace(facts, exit_code=0) if "cpu" in steps else facts  # what came too late is on GPUs then
@@ -175,10 +175,10 @@ def make_cuda_driver_result(facts: GpuFacts, stack: StackInfo) -> ComponentResul
     version = int(driver.get("cuda", 0))
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
     detail = f"{driver.get('count')} GPUs, {cuda}, {driver.get('library')}"
-    return _judge(_("CUDA driver"), facts.cuda, check_cuda_nvml_and_memory(facts, stack.requirements), detail)
+    return _judge(_("CUDA driver"), facts.cuda, check_cuda_init_nvml_and_gpu_health(facts, stack.requirements), detail)
 
 
-def make_nccl_result(facts: ProgramFacts, process_count: int) -> ComponentResult:
+def make_nccl_result(facts: ProbeProgramResult, process_count: int) -> ComponentResult:
     findings = list(check_nccl_all_reduce(facts, process_count))
     if not findings and facts.exit_code:
         findings = [Finding(id="nccl-self-test", title=facts.last_error)]
@@ -195,10 +195,12 @@ def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> Componen
         return ComponentResult(_("C compiler"), "absent", NOT_INSTALLED)
     text = _("{compiler} links {libraries}") if shown else _("{compiler} links")
     detail = text.format(compiler=compiler, libraries=" ".join(shown))
-    return _judge(_("C compiler"), ProgramFacts(), findings, detail)
+    return _judge(_("C compiler"), ProbeProgramResult(), findings, detail)
 
 
-def make_import_or_kernel_result(component: StackComponent, facts: ProgramFacts, stack: StackInfo) -> ComponentResult:
+def make_import_or_kernel_result(
+    component: StackComponent, facts: ProbeProgramResult, stack: StackInfo
+) -> ComponentResult:
     last = facts.steps[-1] if facts.steps else {}
     version = next((stack.packages[name] for name in component.packages if name in stack.packages), "")
     imported = last.get("ok") and last.get("last")
@@ -244,7 +246,7 @@ def make_missing_component_result(component: StackComponent, stack: StackInfo) -
 
 
 def run_component_checks(
-    stack: StackLocation, environ: Mapping[str, str], total_timeout_s: float
+    stack: StackPythonAndRequirements, environ: Mapping[str, str], total_timeout_s: float
 ) -> Iterator[ComponentResult]:
     """Yield results as they come; raises `MachineError` where the interpreter does not say what packages it has."""
     deadline = time.monotonic() + total_timeout_s
@@ -263,7 +265,7 @@ def run_component_checks(
             workers.shutdown(wait=False, cancel_futures=True)
 
 
-def _probe_stack(probe: StackProbe, stack: StackLocation) -> StackInfo:
+def _probe_stack(probe: StackProbe, stack: StackPythonAndRequirements) -> StackInfo:
     facts = probe.run("probe_installed.py", monotonic_deadline=time.monotonic() + _LIST_TIMEOUT_S)
     if not facts.steps:
         why = facts.last_error or _("no answer in {seconds}").format(seconds=duration_text(facts.seconds))

@@ -16,11 +16,11 @@ from typing import Any, Literal
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.disks import check_directories_by_writing, list_run_directories
-from rlbox.doctor.environment import check_environment_variables, check_paths_and_cuda_home
-from rlbox.doctor.fix_checks import add_fix_check_ids_to_breaks, run_fix_checks, select_fix_checks
+from rlbox.doctor.environment import check_environment_variables, check_venv_programs_libraries_and_cuda_home
+from rlbox.doctor.fix_checks import add_fix_check_ids_to_breaks, run_fix_checks_retrying_failed, select_fix_checks
 from rlbox.doctor.gpus import (
     DriverRequirements,
-    check_cuda_nvml_and_memory,
+    check_cuda_init_nvml_and_gpu_health,
     check_driver,
     check_nccl_all_reduce,
     check_pcie_iommu,
@@ -29,7 +29,7 @@ from rlbox.doctor.gpus import (
     probe_cuda_and_nvml,
 )
 from rlbox.doctor.limits import check_limits, probe_limits
-from rlbox.doctor.network import check_network, run_ray_start_to_list_ports
+from rlbox.doctor.network import check_network, run_ray_start_to_list_ports_or_empty
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import DoctorReport, is_explained_by_breaks, merge_and_split_off_explained
 from rlbox.doctor.requirements import Requirements
@@ -115,7 +115,7 @@ class ContainerChecks:
         return {
             "limits": lambda: check_limits(probe_limits(), requirements),
             "disks": lambda: check_directories_by_writing(directories, requirements),
-            "paths": lambda: check_paths_and_cuda_home(environ, requirements, self.venv),
+            "paths": lambda: check_venv_programs_libraries_and_cuda_home(environ, requirements, self.venv),
             "environment": lambda: check_environment_variables(environ, dotenv_dirs, requirements),
             "processes": lambda: check_live_runs_and_leftovers(list_processes_in_same_container(self.venv)),
         }
@@ -137,7 +137,7 @@ class ContainerChecks:
         if self.driver.is_present or requirements.wants_gpu:
             checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
         if stack and has_gpus:
-            checks["gpus"] = lambda: check_cuda_nvml_and_memory(
+            checks["gpus"] = lambda: check_cuda_init_nvml_and_gpu_health(
                 probe_cuda_and_nvml(stack, self._program_deadline), requirements
             )
         if has_gpus and self.driver.device_file_count > 1:
@@ -147,7 +147,9 @@ class ContainerChecks:
         return checks | {
             "packages": lambda: check_package_files_and_versions(self.venv, requirements),
             "network": lambda: check_network(self.environ, self._list_required_ports()),
-            _FIXES: lambda: run_fix_checks("doctor", self.manifest, self._remaining_s, environ=self.environ),
+            _FIXES: lambda: run_fix_checks_retrying_failed(
+                "doctor", self.manifest, self._remaining_s, environ=self.environ
+            ),
         }
 
     @property
@@ -188,7 +190,7 @@ class ContainerChecks:
             return {}
         if find_lock_owner(Path(self.requirements.data_mount).resolve()):
             return {}
-        ray_ports = run_ray_start_to_list_ports() if self.requirements.has_any_package("ray") else {}
+        ray_ports = run_ray_start_to_list_ports_or_empty() if self.requirements.has_any_package("ray") else {}
         return {**ray_ports, **self.requirements.ports}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.app import App
-from rlbox.doctor.stack import StackLocation, open_scratch_dir_stack_probe, require_named_or_local_stack
+from rlbox.doctor.stack import StackPythonAndRequirements, open_scratch_dir_stack_probe, require_named_or_local_stack
 from rlbox.errors import MachineError, SpecError, TimedOut, WorkFailed
 from rlbox.i18n import _, translate
 from rlbox.system.files import require_replaceable_or_creatable_file
@@ -39,10 +39,10 @@ def check_training_data(
 
 
 def write_first_rows(
-    app: App, source: Path, target_else_data_output_dir: Path | None, rows: int, python: str, timeout_s: float
+    app: App, source: Path, output_file_else_data_output_dir: Path | None, rows: int, python: str, timeout_s: float
 ) -> ExitCode:
     _require_file(source)
-    path = (target_else_data_output_dir or _default_tiny_file(source)).absolute()
+    path = (output_file_else_data_output_dir or _default_tiny_file(source)).absolute()
     facts = {"from": str(source.absolute()), "to": str(path), "rows": rows}
     with app.collecting_refusals_if_dry_run("file"):
         require_replaceable_or_creatable_file(path, "--output")
@@ -76,13 +76,15 @@ def _require_file(path: Path) -> None:
         raise SpecError(what, where=str(path), next_step=_("pass the data file that the job reads"))
 
 
-def _find_stack(python: str) -> StackLocation:
+def _find_stack(python: str) -> StackPythonAndRequirements:
     return require_named_or_local_stack(
         python, "rlbox shell TARGET -- rlbox data …, or name an interpreter with pyarrow: --python FILE"
     )
 
 
-def _run_reader(stack: StackLocation, request: Mapping[str, object], timeout_s: float) -> dict[str, list[str]]:
+def _run_reader(
+    stack: StackPythonAndRequirements, request: Mapping[str, object], timeout_s: float
+) -> dict[str, list[str]]:
     with open_scratch_dir_stack_probe(stack, dict(os.environ)) as probe:
         facts = probe.run("probe_data.py", json.dumps(request), monotonic_deadline=time.monotonic() + timeout_s)
     if facts.exit_code is None:

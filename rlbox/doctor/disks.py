@@ -78,7 +78,9 @@ def list_run_directories(environ: Mapping[str, str], data_mount: str) -> list[Ru
     return [RunDirectory("data", data_mount), RunDirectory("tmp", temporary), *named]
 
 
-def check_host_dirs_by_writing(directories: Sequence[RunDirectory], requirements: Requirements) -> Iterator[Finding]:
+def check_host_dirs_by_writing_or_report_none(
+    directories: Sequence[RunDirectory], requirements: Requirements
+) -> Iterator[Finding]:
     if not directories:
         yield make_finding("data-disk-unnamed")
     yield from check_directories_by_writing(directories, requirements, on_host=True)

@@ -94,7 +94,9 @@ def _check_dotenv(path: str, file: ParsedEnvFile, environ: Mapping[str, str]) ->
         yield make_finding("token-unset", where=path, names=", ".join(secrets), name=secrets[0])
 
 
-def check_paths_and_cuda_home(environ: Mapping[str, str], requirements: Requirements, venv: str) -> list[Finding]:
+def check_venv_programs_libraries_and_cuda_home(
+    environ: Mapping[str, str], requirements: Requirements, venv: str
+) -> list[Finding]:
     if broken := list(_check_python(f"{venv}/bin/python")):
         return broken
     return [

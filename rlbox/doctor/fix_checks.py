@@ -102,7 +102,7 @@ done
 """
 
 
-def run_fix_checks(
+def run_fix_checks_retrying_failed(
     phase: Literal["build", "run", "doctor"],
     manifest: Mapping[str, Any] | None = None,
     total_timeout_s: float = 8.0,

@@ -14,7 +14,7 @@ from rlbox.doctor.gpus import (
     check_required_gpu_arch,
     find_stack_cuda_version_or_empty,
 )
-from rlbox.doctor.requirements import Requirements, override_gpus
+from rlbox.doctor.requirements import Requirements, override_gpus_unless_all
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.gpu_access import (
@@ -24,8 +24,8 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     choose_gpu_access,
     create_host_gpu_env,
+    detect_gpu_support_from_engine_info,
     parse_gpus_option,
-    probe_gpu_support,
 )
 from rlbox.errors import MachineError
 from rlbox.i18n import _, join
@@ -53,14 +53,14 @@ def choose_and_print_gpu_access(app: App, image: ImagePlan, gpus_option: str) ->
         access = choose_gpu_access(request, GpuSupport(is_local=False, is_cdi_enabled=True))  # where none answers
         support, is_local = GpuSupport(), is_engine_on_unix_socket() and not is_in_rlbox_image()
         if not request.is_none:
-            support = probe_gpu_support(connect_engine().info(), find_engine_url(), is_local=is_local)
+            support = detect_gpu_support_from_engine_info(connect_engine().info(), find_engine_url(), is_local=is_local)
         access = choose_gpu_access(request, support, set_gpu_count_env=bool(option))
         if not request.is_none:
             app.print_status(_("GPUs: {access}").format(access=access.describe()))
     return access
 
 
-def make_gpu_env_or_empty(app: App, gpus_option: str) -> dict[str, str]:
+def choose_and_print_gpu_env_or_empty(app: App, gpus_option: str) -> dict[str, str]:
     """Return the variables that choose the GPUs of programs on this machine itself; empty: nothing was asked for."""
     if not (option := get_gpus_option_or_env(gpus_option)):
         return {}
@@ -81,7 +81,7 @@ def require_usable_local_gpus(
     limits = image.container
     request = parse_gpus_option(get_gpus_option_or_env(gpus_option), limits.gpus)
     declared = Requirements(gpu=limits.gpu or "GPU", gpus=limits.gpus, arch=limits.arch, grade=limits.gpu_grade)
-    requirements = override_gpus(declared, request.count_all_or_none)
+    requirements = override_gpus_unless_all(declared, request.count_all_or_none)
     for finding in (
         *check_driver(probe_cuda_driver(), load_driver_requirements(app, image, image_env), requirements),
         *check_required_gpu_arch(query_gpus_or_empty(FIRMWARE_TIMEOUT_S), requirements),
@@ -97,7 +97,7 @@ def parse_image_environment(image_info: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, _, value in (str(line).partition("=") for line in lines)}
 
 
-def find_oldest_driver_branch(app: App, target: str) -> str | None:
+def find_oldest_driver_branch_for_locked_cuda(app: App, target: str) -> str | None:
     """Return the oldest branch of the driver that runs the CUDA of a target's lock; None where it has none."""
     cuda = find_stack_cuda_version_or_empty(_packages(app, target))
     return OLDEST_DRIVERS.get(int(cuda.partition(".")[0])) if cuda else None

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlbox.amounts import GIB, gpu_gib_or_mib_text
 from rlbox.doctor.catalogue import load_finding_texts, make_finding
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import ProgramFacts, StackProbe
+from rlbox.doctor.stack import ProbeProgramResult, StackProbe
 from rlbox.findings import Finding
 from rlbox.foreign import parse_digits
 from rlbox.i18n import _
@@ -126,12 +126,12 @@ _BUSY = 0.1  # of a GPU's memory: engines claim 90 % and fail with less; doctor'
 class GpuFacts:
     """How CUDA starts in the stack's environment, and what NVML says of the GPUs; `nvml_error` is why it does not."""
 
-    cuda: ProgramFacts
+    cuda: ProbeProgramResult
     gpus: tuple[GpuStatus, ...] = ()
     nvml_error: str = ""
 
 
-def check_cuda_nvml_and_memory(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_cuda_init_nvml_and_gpu_health(facts: GpuFacts, requirements: Requirements) -> Iterator[Finding]:
     driver = next((row for row in facts.cuda.steps if row["step"] == "driver"), None)
     if driver and driver.get("ok"):
         yield from _check_gpu_count(int(driver["count"]), requirements)
@@ -177,7 +177,7 @@ def probe_cuda_and_nvml(stack: StackProbe, monotonic_deadline: float) -> GpuFact
         return GpuFacts(cuda=cuda, nvml_error=str(error))
 
 
-def check_torch_and_triton_kernels(facts: ProgramFacts, requirements: Requirements) -> Iterator[Finding]:
+def check_torch_and_triton_kernels(facts: ProbeProgramResult, requirements: Requirements) -> Iterator[Finding]:
     for row in facts.steps:
         if row.get("ok"):
             continue
@@ -203,7 +203,7 @@ def _has_kernels(arch: str, archs: list[str]) -> bool:
     return exact or any(number is not None and number <= int(arch.removeprefix("sm_")) for number in ptx)
 
 
-def check_nccl_all_reduce(facts: ProgramFacts, process_count: int) -> Iterator[Finding]:
+def check_nccl_all_reduce(facts: ProbeProgramResult, process_count: int) -> Iterator[Finding]:
     for row in facts.steps:
         if not row.get("ok"):
             yield make_finding("nccl-self-test", seen=str(row.get("error")), count=process_count)

@@ -19,15 +19,21 @@ from rlbox.artifacts.profile import load_profile
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.checks import Check, CheckThreads
 from rlbox.doctor.container import BUDGET_S, examine_container
-from rlbox.doctor.disks import RunDirectory, check_host_dirs_by_writing, is_path_responsive_cached
+from rlbox.doctor.disks import RunDirectory, check_host_dirs_by_writing_or_report_none, is_path_responsive_cached
 from rlbox.doctor.environment import check_tokens_and_dotenv_files
 from rlbox.doctor.gpu_choice import (
     choose_and_print_gpu_access,
+    choose_and_print_gpu_env_or_empty,
     get_gpus_option_or_env,
     load_driver_requirements,
-    make_gpu_env_or_empty,
 )
-from rlbox.doctor.gpus import DriverRequirements, GpuFacts, check_cuda_nvml_and_memory, check_driver, check_pcie_iommu
+from rlbox.doctor.gpus import (
+    DriverRequirements,
+    GpuFacts,
+    check_cuda_init_nvml_and_gpu_health,
+    check_driver,
+    check_pcie_iommu,
+)
 from rlbox.doctor.network import Endpoint, check_network
 from rlbox.doctor.processes import check_live_runs_and_leftovers, list_processes_in_same_container
 from rlbox.doctor.report import (
@@ -38,13 +44,13 @@ from rlbox.doctor.report import (
     merge_reports,
     parse_report,
 )
-from rlbox.doctor.requirements import Requirements, override_gpus, parse_or_default
-from rlbox.doctor.stack import StackLocation, find_local_stack, open_scratch_dir_stack_probe
+from rlbox.doctor.requirements import Requirements, override_gpus_unless_all, parse_or_default
+from rlbox.doctor.stack import StackPythonAndRequirements, find_local_stack, open_scratch_dir_stack_probe
 from rlbox.engine.address import is_engine_on_unix_socket, resolve_engine_address_opening_tunnel
 from rlbox.engine.connection import connect_engine, find_image
 from rlbox.engine.container import OWNER_LABEL, TARGET_LABEL, plan_container
-from rlbox.engine.data_disk import resolve_nonsystem_data_dir, would_create_default_data_dir
-from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, parse_gpus_option, probe_gpu_support
+from rlbox.engine.data_disk import resolve_data_dir_outside_system_dirs, would_create_default_data_dir
+from rlbox.engine.gpu_access import NO_GPUS, GpuSupport, detect_gpu_support_from_engine_info, parse_gpus_option
 from rlbox.errors import EngineError, MachineError, RlboxError, WorkFailed
 from rlbox.findings import Finding, join_and_count_rest
 from rlbox.foreign import parse_untrusted_json
@@ -69,7 +75,7 @@ def _check_host(app: App, target: str | None, data_dir: str | None, gpus_option:
     image = load_image_plan(app.project, target) if target else None
     gpus = parse_gpus_option(get_gpus_option_or_env(gpus_option), image.container.gpus if image else 0)
     directory = _find_data_dir(image, data_dir)
-    requirements = override_gpus(_load_requirements(app, image), gpus.count_all_or_none)
+    requirements = override_gpus_unless_all(_load_requirements(app, image), gpus.count_all_or_none)
     checks = _list_checks(app, image, requirements, directory)
     in_container = _ImageCheck(app, image, directory, gpus_option, budget_s) if image else None
     if in_container:
@@ -111,7 +117,7 @@ def _list_checks(
     is_made_by_run = image and data_dir and is_usable and would_create_default_data_dir(data_dir, image.container)
     if (image or data_dir) and not is_made_by_run:
         directories = [RunDirectory("data", str(data_dir))] if data_dir else []
-        checks["data disk"] = lambda: check_host_dirs_by_writing(directories, requirements)
+        checks["data disk"] = lambda: check_host_dirs_by_writing_or_report_none(directories, requirements)
     return checks
 
 
@@ -130,9 +136,9 @@ def _find_data_dir(image: ImagePlan | None, data_dir: str | None) -> Path | None
     if named and not is_path_responsive_cached(path := os.path.abspath(os.path.expanduser(named))):
         return Path(path)
     if data_dir is not None or os.environ.get("RLBOX_DATA"):
-        return resolve_nonsystem_data_dir("", data_dir)
+        return resolve_data_dir_outside_system_dirs("", data_dir)
     try:
-        return resolve_nonsystem_data_dir(image.container.disk_host_dir, None) if image else None
+        return resolve_data_dir_outside_system_dirs(image.container.disk_host_dir, None) if image else None
     except RlboxError:  # none is named, which is a finding
         return None
 
@@ -159,7 +165,7 @@ def check_engine(requirements: Requirements) -> Iterator[Finding]:
 
 def check_engine_gpus_and_disk(info: Mapping[str, Any], requirements: Requirements) -> Iterator[Finding]:
     address, is_local = resolve_engine_address_opening_tunnel(), is_engine_on_unix_socket()
-    support = probe_gpu_support(info, address, is_local=is_local and not is_in_rlbox_image())
+    support = detect_gpu_support_from_engine_info(info, address, is_local=is_local and not is_in_rlbox_image())
     if requirements.wants_gpu and not support.methods_best_first:
         yield make_finding("engine-cdi-off" if support.cdi_spec_files else "gpu-runtime-missing", where=address)
     yield from check_cgroups_and_cdi_paths(support, is_rootless="name=rootless" in (info.get("SecurityOptions") or ()))
@@ -192,10 +198,10 @@ def check_cgroups_and_cdi_paths(support: GpuSupport, *, is_rootless: bool) -> It
 def check_fabric_manager_by_cuda() -> Iterator[Finding]:
     """Start CUDA in a process of its own, and report only error 802: others may come from this shell's variables."""
     if probe_cuda_driver().device_file_count:
-        here = StackLocation(python=sys.executable, requirements=Requirements())
+        here = StackPythonAndRequirements(python=sys.executable, requirements=Requirements())
         with open_scratch_dir_stack_probe(here, os.environ) as probe:
             cuda = probe.run("probe_cuda.py", monotonic_deadline=time.monotonic() + BUDGET_S)
-        found = check_cuda_nvml_and_memory(GpuFacts(cuda=cuda), here.requirements)
+        found = check_cuda_init_nvml_and_gpu_health(GpuFacts(cuda=cuda), here.requirements)
         yield from (finding for finding in found if finding.id == "fabric-manager-down")
 
 
@@ -282,5 +288,7 @@ def _examine(app: App, name: str | None, data: str | None, gpus: str, budget_s: 
                 where=here.python,
                 next_step=_("rlbox doctor, or rlbox doctor {name} outside of this container").format(name=name),
             )
-        return examine_container({**os.environ, **(make_gpu_env_or_empty(app, gpus) if gpus else {})}, budget_s)
+        return examine_container(
+            {**os.environ, **(choose_and_print_gpu_env_or_empty(app, gpus) if gpus else {})}, budget_s
+        )
     return _check_host(app, name, data, gpus, budget_s)

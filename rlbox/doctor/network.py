@@ -54,12 +54,15 @@ class Endpoint:
 
 
 def check_network(
-    environ: Mapping[str, str], ports: Mapping[str, int], mirrors: Sequence[Endpoint] = ()
+    environ: Mapping[str, str], ports_that_must_be_free: Mapping[str, int], mirrors: Sequence[Endpoint] = ()
 ) -> list[Finding]:
     """Return what is wrong with the network: `ports` must be free; mirrors of the environment and pip are asked too."""
     with ThreadPoolExecutor(_MAX_WORKERS) as pool:
         answers = pool.map(_ask, [*mirrors, *read_env_and_pip_endpoints(environ)])
-        findings = [*_check_interfaces(environ, [name for __, name in socket.if_nameindex()]), *_check_ports(ports)]
+        findings = [
+            *_check_interfaces(environ, [name for __, name in socket.if_nameindex()]),
+            *_check_ports(ports_that_must_be_free),
+        ]
         return [*findings, *make_endpoint_and_clock_findings(list(answers))]
 
 
@@ -157,7 +160,7 @@ def _parse_skew(date: str) -> float | None:
         return None
 
 
-def run_ray_start_to_list_ports(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
+def run_ray_start_to_list_ports_or_empty(program: str = "/opt/rlbox/bin/ray-start") -> dict[str, int]:
     try:
         done = run_command(Command(argv=(program, "--print", "head"), timeout_s=_REQUEST_TIMEOUT_S))
     except (OSError, RlboxError):

@@ -36,7 +36,7 @@ def fetch_ray_state_or_error(plan: RayJobPlan) -> dict[str, Any]:
         "dead_actors": ("/api/v0/actors?limit=1000&detail=true", _read_dead_actors),
     }
     try:
-        with create_ray_client(_TIMEOUT_S) as http:
+        with create_ray_http_client_with_auth(_TIMEOUT_S) as http:
             for key, (path, read) in readers.items():
                 facts[key] = _fetch(http, f"{base}{path}", read)
     except NoFullResponseError as error:
@@ -47,7 +47,7 @@ def fetch_ray_state_or_error(plan: RayJobPlan) -> dict[str, Any]:
 def fetch_ray_nodes(dashboard: str) -> list[dict[str, Any]]:
     """Return the nodes that the head behind a dashboard knows; `MachineError` when it does not tell."""
     try:
-        with create_ray_client(_TIMEOUT_S) as http:
+        with create_ray_http_client_with_auth(_TIMEOUT_S) as http:
             nodes = _fetch(http, dashboard.rstrip("/") + _SUMMARY, _read_nodes)
     except NoFullResponseError as error:
         raise MachineError(_("no head answers at {dashboard}").format(dashboard=dashboard)) from error
@@ -93,12 +93,15 @@ def _get_latest_session_dir(temp_dir: str) -> Path:
     return Path(temp_dir, name)
 
 
-def find_job_or_latest_session_dir(plan: RayJobPlan) -> Path:
+def fetch_or_find_job_or_latest_session_dir(plan: RayJobPlan) -> Path:
     """Return the folder of the session of a job's head, as it tells; where it ended, of the head that ran the job.
 
     Of several heads on a machine each process moves the link to the latest. Source: Ray 2.43 to 2.60, `/api/version`.
     """
-    with contextlib.suppress(NoFullResponseError, ValueError, AttributeError), create_ray_client(_TIMEOUT_S) as http:
+    with (
+        contextlib.suppress(NoFullResponseError, ValueError, AttributeError),
+        create_ray_http_client_with_auth(_TIMEOUT_S) as http,
+    ):
         told = http.request("GET", f"{plan.dashboard.rstrip('/')}/api/version").read_json().get("session_name")
         if told and (folder := Path(plan.temp_dir, Path(told).name)).is_dir():
             return folder
@@ -106,7 +109,7 @@ def find_job_or_latest_session_dir(plan: RayJobPlan) -> Path:
     return drivers[-1].parents[1] if drivers else _get_latest_session_dir(plan.temp_dir)
 
 
-def create_ray_client(idle_timeout_s: float) -> HttpClient:
+def create_ray_http_client_with_auth(idle_timeout_s: float) -> HttpClient:
     return create_loopback_client(idle_timeout_s, read_ray_auth_headers_or_empty(os.environ))
 
 

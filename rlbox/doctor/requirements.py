@@ -60,7 +60,7 @@ def override_limits_if_valid_json(manifest: Mapping[str, Any], limits_json: str)
     return {**manifest, "facts": {**_table(manifest.get("facts")), **limits}}
 
 
-def override_gpus(requirements: Requirements, count_all_or_none: str) -> Requirements:
+def override_gpus_unless_all(requirements: Requirements, count_all_or_none: str) -> Requirements:
     """Return the requirements with the GPUs of a container: a number, `all` or `none`; empty changes nothing."""
     if count_all_or_none == "none":
         return replace(requirements, gpu="", gpus=0)

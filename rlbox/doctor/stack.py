@@ -20,7 +20,12 @@ from rlbox.amounts import duration_text
 from rlbox.doctor.catalogue import make_finding
 from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE
 from rlbox.doctor.program import RunningProgram
-from rlbox.doctor.requirements import Requirements, override_gpus, override_limits_if_valid_json, parse_or_default
+from rlbox.doctor.requirements import (
+    Requirements,
+    override_gpus_unless_all,
+    override_limits_if_valid_json,
+    parse_or_default,
+)
 from rlbox.engine.gpu_access import GPUS_VARIABLE
 from rlbox.errors import MachineError, TimedOut, WorkFailed
 from rlbox.findings import Finding, join_and_count_rest
@@ -32,7 +37,7 @@ from rlbox.values import OWN, VENV, Command
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramFacts:
+class ProbeProgramResult:
     """What a program said: its JSON lines, how it ended (None: its time was over), the last line of its errors."""
 
     steps: tuple[Mapping[str, Any], ...] = ()
@@ -51,7 +56,7 @@ def _parse_steps(output: str) -> tuple[Mapping[str, Any], ...]:
     return tuple(row for row in parse_valid_json_objects(output.splitlines()) if "step" in row)
 
 
-def check_torch_and_extensions(facts: ProgramFacts, requirements: Requirements, venv: str) -> Iterator[Finding]:
+def check_torch_and_extensions(facts: ProbeProgramResult, requirements: Requirements, venv: str) -> Iterator[Finding]:
     failed = [row for row in facts.steps if row["step"] in ("import", "cpu") and not row.get("ok")]
     if failed:
         yield make_finding(
@@ -70,7 +75,7 @@ _TORCH_SYMBOLS = tuple(f"undefined symbol: _Z{name}" for name in ("N3c10", "NK3c
 _TRUNCATED_TEXTS = ("file too short", "invalid ELF header", "past end of file", "cannot read file data")
 
 
-def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
+def _check_extensions(facts: ProbeProgramResult) -> Iterator[Finding]:
     # An illegal instruction is a variant for another processor, of which engines ship several; a missing driver has
     # a finding of its own.
     paths_by_reason: dict[str, list[str]] = {}
@@ -93,7 +98,7 @@ def _check_extensions(facts: ProgramFacts) -> Iterator[Finding]:
         yield make_finding(finding_id, where=paths[0], names=names, reason=reason)
 
 
-def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
+def check_ray_task(facts: ProbeProgramResult, venv: str) -> Iterator[Finding]:
     last = facts.steps[-1] if facts.steps else None
     if last is None:
         yield from _check_answer(facts, "ray-task", "Ray", venv)
@@ -101,7 +106,7 @@ def check_ray_task(facts: ProgramFacts, venv: str) -> Iterator[Finding]:
         yield make_finding("ray-task", seen=f"{last['step']}: {last.get('error')}", where=f"{venv}/bin/python")
 
 
-def _check_answer(facts: ProgramFacts, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
+def _check_answer(facts: ProbeProgramResult, finding_id: str, program: str, venv: str) -> Iterator[Finding]:
     if facts.exit_code is not None:
         text = _("signal {exit_code}") if facts.exit_code < 0 else _("exit code {exit_code}")
         seen = text.format(exit_code=abs(facts.exit_code)) + (f": {facts.last_error}" if facts.last_error else "")
@@ -126,24 +131,24 @@ class StackProbe:
 
     def run(
         self, script: str, *args: str, monotonic_deadline: float, environ: Mapping[str, str] | None = None
-    ) -> ProgramFacts:
+    ) -> ProbeProgramResult:
         began = time.monotonic()
         argv = [self._python, str(_PROGRAMS_DIR / script), *args]
         try:
             program = RunningProgram(argv, self._environ if environ is None else environ, self._folder)
         except OSError as error:
-            return ProgramFacts(exit_code=127, last_error=f"{self._python}: {error.strerror}")
+            return ProbeProgramResult(exit_code=127, last_error=f"{self._python}: {error.strerror}")
         self._started.append(program)
         result = program.read_output_and_kill_all(monotonic_deadline)
         errors = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        return ProgramFacts(
+        return ProbeProgramResult(
             steps=_parse_steps(result.stdout),
             exit_code=result.exit_code,
             last_error=errors[-1][:300] if errors else "",
             seconds=time.monotonic() - began,
         )
 
-    def run_cpu_ray_task(self, monotonic_deadline: float) -> ProgramFacts:
+    def run_cpu_ray_task(self, monotonic_deadline: float) -> ProbeProgramResult:
         environ = {name: value for name, value in self._environ.items() if name not in _CLUSTER_VARIABLES}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
         return self.run("probe_ray.py", f"{self._folder}/r", monotonic_deadline=monotonic_deadline, environ=environ)
@@ -202,7 +207,7 @@ def check_linker(
 
 
 @dataclass(frozen=True, kw_only=True)
-class StackLocation:
+class StackPythonAndRequirements:
     """The interpreter with the stack's packages, what its target requires, and its lock (None: it has none)."""
 
     python: str
@@ -211,7 +216,7 @@ class StackLocation:
 
 
 @contextmanager
-def open_scratch_dir_stack_probe(stack: StackLocation, environ: Mapping[str, str]) -> Iterator[StackProbe]:
+def open_scratch_dir_stack_probe(stack: StackPythonAndRequirements, environ: Mapping[str, str]) -> Iterator[StackProbe]:
     """Yield a probe of the stack's interpreter; what it started and wrote is gone when the block ends."""
     with tempfile.TemporaryDirectory(prefix="rlbox-stack-", ignore_cleanup_errors=True) as directory:
         # The image has no bytecode: what one program compiles, the next finds.
@@ -228,27 +233,27 @@ def get_rlbox_files_dir(environ: Mapping[str, str]) -> str:
     return environ.get(INSTALL_DIR_VARIABLE, OWN)
 
 
-def load_environ_stack_or_default(environ: Mapping[str, str]) -> StackLocation:
+def load_environ_stack_or_default(environ: Mapping[str, str]) -> StackPythonAndRequirements:
     """Return the stack of the image, or applied place, that an environment is of; its lock need not be there."""
     install_dir = get_rlbox_files_dir(environ)
     lock = Path(install_dir, "share/lock.json")
     manifest = read_json_object_or_empty(Path(install_dir, "share/fixes.json"), follow_links=True)
     limited = override_limits_if_valid_json(manifest, environ.get("RLBOX_LIMITS", ""))
     requirements = parse_or_default(limited, read_json_object_or_empty(lock, follow_links=True))
-    return StackLocation(
+    return StackPythonAndRequirements(
         python=f"{install_dir.removesuffix(OWN)}{VENV}/bin/python",
-        requirements=override_gpus(requirements, environ.get(GPUS_VARIABLE, "")),
+        requirements=override_gpus_unless_all(requirements, environ.get(GPUS_VARIABLE, "")),
         lock=lock,
     )
 
 
-def find_local_stack() -> StackLocation | None:
+def find_local_stack() -> StackPythonAndRequirements | None:
     """Return the stack of the image, or applied place, that this process is in; None when it is in none."""
     stack = load_environ_stack_or_default(os.environ)
     return stack if stack.lock and stack.lock.is_file() else None
 
 
-def require_named_or_local_stack(python: str, next_step: str) -> StackLocation:
+def require_named_or_local_stack(python: str, next_step: str) -> StackPythonAndRequirements:
     """Return the stack of an interpreter that is named, or the one here; raises `MachineError` where there is none."""
     if python:
         found = shutil.which(python)
@@ -256,7 +261,7 @@ def require_named_or_local_stack(python: str, next_step: str) -> StackLocation:
             raise MachineError(
                 _("the interpreter cannot be run"), where=python, next_step=_("name another with --python FILE")
             )
-        return StackLocation(python=os.path.abspath(found), requirements=Requirements())
+        return StackPythonAndRequirements(python=os.path.abspath(found), requirements=Requirements())
     if here := find_local_stack():
         return here
     raise MachineError(

@@ -24,7 +24,7 @@ _SHARED = ("/", "/home", "/var")
 """What holds folders of others, and is nobody's own."""
 
 
-def resolve_nonsystem_data_dir(default_unless_env: str, data_option: str | None) -> Path:
+def resolve_data_dir_outside_system_dirs(default_unless_env: str, data_option: str | None) -> Path:
     """Return the data disk's directory on this host, without links: `--data`, `RLBOX_DATA`, or `default_unless_env`."""
     text = (os.environ.get("RLBOX_DATA") or default_unless_env) if data_option is None else data_option
     if not text:

@@ -204,7 +204,9 @@ class DockerEngine:
                     return replace(defaults, network="host")
         return defaults
 
-    def create_and_start_container(self, plan: ContainerPlan, stdin_secrets: Mapping[str, Secret] | None = None) -> str:
+    def create_and_start_container_and_network(
+        self, plan: ContainerPlan, stdin_secrets: Mapping[str, Secret] | None = None
+    ) -> str:
         """Create and start the container, its own network before it, and return its id; on failure none is left behind.
 
         `stdin_secrets`: Sent over the container's standard input, which is attached before it starts.
@@ -313,7 +315,7 @@ class DockerEngine:
             _remove_container_network(self._client, name)
 
     def run_and_remove_container(self, plan: ContainerPlan, timeout_s: float) -> Outcome:
-        self.create_and_start_container(plan)
+        self.create_and_start_container_and_network(plan)
         try:
             with self._asked():
                 container = self._client.containers.get(plan.name)

@@ -216,7 +216,9 @@ CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 _HOOK = "nvidia-container-runtime-hook"  # an engine that finds it takes `--gpus` without a runtime of that name
 
 
-def probe_gpu_support(engine_info: Mapping[str, Any], engine_address: str, *, is_local: bool) -> GpuSupport:
+def detect_gpu_support_from_engine_info(
+    engine_info: Mapping[str, Any], engine_address: str, *, is_local: bool
+) -> GpuSupport:
     """Return what an engine offers that gave `engine_info` (its `/info`); one that is local has its files here."""
     folders = tuple(engine_info.get("CDISpecDirs") or ())
     discovered = [str(row.get("ID", "")) for row in engine_info.get("DiscoveredDevices") or ()]  # since Docker 28.2

@@ -17,7 +17,7 @@ from rlbox.engine.oci import Descriptor, Manifest, find_manifest_digest_or_empty
 from rlbox.engine.reference import ImageReference, is_loopback_host
 from rlbox.engine.registry_auth import read_docker_login
 from rlbox.engine.registry_client import Registry
-from rlbox.engine.signature import SigningKey, push_signature
+from rlbox.engine.signature import SigningKey, push_signature_return_signature_tag
 from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _, translate
 from rlbox.system.http import ATTEMPTS, retry
@@ -142,7 +142,11 @@ def push_and_verify_image(
         show_progress(app) as show,
     ):
         manifest = _push_and_verify_image(image, tag, reference, registry, log, show, app.print_status)
-        signature_tag = push_signature(registry, reference, manifest.digest, signing_key) if signing_key else ""
+        signature_tag = (
+            push_signature_return_signature_tag(registry, reference, manifest.digest, signing_key)
+            if signing_key
+            else ""
+        )
     if any(layer.media_type.endswith("zstd") for layer in manifest.layers):
         app.print_status(_("note: its layers are zstd; an engine before Docker 23 cannot unpack them"))
     diff_ids = (image.get("RootFS") or {}).get("Layers") or ()

@@ -57,7 +57,7 @@ def parse_reference(image_name: str) -> ImageReference:
     return ImageReference(host=host, repository=path, tag=tag, digest=digest)
 
 
-def parse_push_destination(destination: str, name_after_trailing_slash: str) -> ImageReference:
+def parse_push_destination_default_latest(destination: str, name_after_trailing_slash: str) -> ImageReference:
     """Return where a push goes: the tag `latest` unless one is named; a destination that ends in '/' is a namespace."""
     reference = parse_reference(destination + name_after_trailing_slash if destination.endswith("/") else destination)
     if reference.digest:

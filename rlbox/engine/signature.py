@@ -53,7 +53,9 @@ def load_signing_key(file: Path) -> SigningKey:
     )
 
 
-def push_signature(registry: Registry, reference: ImageReference, image_digest: str, key: SigningKey) -> str:
+def push_signature_return_signature_tag(
+    registry: Registry, reference: ImageReference, image_digest: str, key: SigningKey
+) -> str:
     """Add a signature of `image_digest` to those that the registry has, and return the tag that holds them.
 
     A second signature with the same key is the same bytes, and changes nothing.

@@ -10,7 +10,7 @@ from rlbox.amounts import align_translated, count_columns
 from rlbox.evaluation.lock import LockDifference, LocksDifferError, diff_locks, exclude_allowed_differences
 from rlbox.evaluation.result import ACCEPTED, EXECUTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
-    PairedDifference,
+    ScoreDifference,
     compute_detectable_difference,
     compute_difference_of_means,
     compute_paired_difference_of_common_problems,
@@ -39,7 +39,7 @@ class ResultComparison:
     result: EvaluationResult
     reference: EvaluationResult
     lock_differences: Sequence[LockDifference]
-    suites: Mapping[str, PairedDifference]
+    suites: Mapping[str, ScoreDifference]
 
     def get_detectable_difference(self, suite: str) -> float:
         """Return the true difference (share of 1) that this suite shows with a chance of 95 %, beside the others."""
@@ -63,7 +63,7 @@ def require_only_allowed_lock_differences(
     return [differences[field] for field in sorted(differences)]
 
 
-def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, PairedDifference]:
+def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationResult) -> dict[str, ScoreDifference]:
     common = [suite for suite in result.values if suite in reference.values]
     return {
         suite: compute_metric_difference(result, reference, suite, ACCEPTED, comparisons=len(common))
@@ -73,12 +73,12 @@ def compare_accepted_by_suite(result: EvaluationResult, reference: EvaluationRes
 
 def compute_metric_difference(
     result: EvaluationResult, reference: EvaluationResult, suite: str, metric: str, *, comparisons: int = 1
-) -> PairedDifference:
+) -> ScoreDifference:
     """Pair the problems of two results, or compare the means where one has no values per problem."""
     values = [one.get_metric_values_or_empty(suite, metric) for one in (result, reference)]
     if all(values):
         return compute_paired_difference_of_common_problems(*values, comparisons=comparisons)
-    score, other = (one.compute_score_or_none(suite, metric) for one in (result, reference))
+    score, other = (one.compute_score_or_get_reported_or_none(suite, metric) for one in (result, reference))
     if score is None or other is None:
         name = reference.name if score else result.name
         raise ValueError(_("{name} has no interval for {suite}: log its samples").format(name=name, suite=suite))
@@ -121,7 +121,7 @@ def comparison_to_json(comparison: ResultComparison) -> dict[str, Any]:
     }
 
 
-def paired_difference_to_json(pair: PairedDifference, detectable: float) -> dict[str, Any]:
+def paired_difference_to_json(pair: ScoreDifference, detectable: float) -> dict[str, Any]:
     return {
         "difference": pair.difference,
         "interval": [pair.low, pair.high],
@@ -157,7 +157,7 @@ def format_comparison(comparison: ResultComparison) -> Iterator[str]:
                 yield translate(text.format(names=shown))
 
 
-def format_difference_with_interval(pair: PairedDifference) -> str:
+def format_difference_with_interval(pair: ScoreDifference) -> str:
     """Return a difference with its interval, in percentage points: `+2.1 points (-3.8 to +8.0)`."""
     return _("{difference:+.1f} points ({low:+.1f} to {high:+.1f})").format(
         difference=100 * pair.difference, low=100 * pair.low, high=100 * pair.high

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rlbox.evaluation.export import ExportDigests, HfExport, digest_export, read_file_stamps
+from rlbox.evaluation.export import ExportDigests, HfExport, digest_export, read_file_stamps_recursively
 from rlbox.evaluation.files import (
     AnswerStore,
     append_scores_to_history,
@@ -91,10 +91,10 @@ class CheckpointEvaluator:
         count = sum(len(problems) for __, problems in task.suites)
         self.say(_("[evaluate] {name}: {count} problems").format(name=export.name, count=count))
         try:
-            stamps, digests = read_file_stamps(export.path), digest_export(export.path)
+            stamps, digests = read_file_stamps_recursively(export.path), digest_export(export.path)
             lock, records, servers = self._collect(task, digests)
             # a trainer may still write the export: answers of changed files belong to no weights that anyone could name
-            if read_file_stamps(export.path) != stamps:
+            if read_file_stamps_recursively(export.path) != stamps:
                 raise EvaluationError(
                     _("the files of {path} changed while it was judged: judge it again").format(path=export.path)
                 )
@@ -269,14 +269,14 @@ def _collect_and_grade(
 
     def grade(suite: Suite, problem: Problem, record: AnswerRecord) -> AnswerRecord:
         if "outcome" not in record:
-            verdict = sandbox.grade(problem, record["text"], suite.limits)
+            verdict = sandbox.grade_until_first_failure(problem, record["text"], suite.limits)
             graded = {**record, **asdict(verdict), "executed": verdict.all_runs_exited_zero}
             record = answers.replace_answer_with_cache_key(suite.name, graded)
         progress.count_answer_and_print_if_due(suite.name)
         return record
 
     def ask(suite: Suite, problem: Problem, number: int) -> Future[AnswerRecord]:
-        record = answers.read(suite.name, problem.id, number)
+        record = answers.read_answer_dropping_sandbox_failure(suite.name, problem.id, number)
         if record is None:
             answer = asdict(model.generate(prompts[suite.name][problem.id], suite.decoding, number))
             record = {"problem": problem.id, "number": number, "ask": problem.message, **answer}

@@ -58,7 +58,7 @@ class FileStamp(NamedTuple):
     inode: int
 
 
-def read_file_stamps(directory: Path) -> list[FileStamp]:
+def read_file_stamps_recursively(directory: Path) -> list[FileStamp]:
     files = walk_non_directories(directory.resolve())
     return [FileStamp(name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in files]
 

@@ -35,7 +35,7 @@ class AnswerStore:
     def __init__(self, directory: Path, keys: Mapping[str, str]) -> None:
         self._directory, self._keys = directory / "per_problem", keys
 
-    def read(self, suite: str, problem: str, sample_index: int) -> AnswerRecord | None:
+    def read_answer_dropping_sandbox_failure(self, suite: str, problem: str, sample_index: int) -> AnswerRecord | None:
         """Return a stored record; None where it is missing, torn or another's.
 
         A record without `outcome` is an answer that was not graded, or whose sandbox failed: it is not asked for again.

@@ -249,18 +249,22 @@ def describe_own_engine_settings_and_env(external_server_url: str, settings: Map
     return {"settings": dict(settings), "environment": public}
 
 
-def split_name_value_setting(text: str) -> tuple[str, str | bool]:
+def parse_setting_name_and_str_or_bool(text: str) -> tuple[str, str | bool]:
     """Return NAME=VALUE as name and value; `true` and `false` are switches."""
     name, __, value = text.partition("=")
     return name, {"true": True, "false": False}.get(value, value)
 
 
-def build_serve_function(options: InferenceEngineOptions, http: HttpClient, say: Callable[[str], None]) -> ServeExport:
+def choose_gpus_and_build_serve_function(
+    options: InferenceEngineOptions, http: HttpClient, say: Callable[[str], None]
+) -> ServeExport:
     """Return the function that serves exports one after the other; `ValueError` where too few GPUs are free."""
     if options.url:
         return lambda export, log_dir: contextlib.nullcontext(MultiServerModelClient([options.url], http))
     gpus = probe_local_gpus() if options.servers != 1 else ()
-    environments = build_gpu_env_per_server(options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings)
+    environments = build_env_per_server_requiring_free_gpus(
+        options.servers, gpus, os.environ.get(VISIBLE_DEVICES), options.settings
+    )
     for env in environments:
         if VISIBLE_DEVICES in env:
             text = _("one of {count} servers: GPU {gpus}")
@@ -283,19 +287,19 @@ def build_serve_function(options: InferenceEngineOptions, http: HttpClient, say:
     return serve
 
 
-def build_gpu_env_per_server(
-    servers: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
+def build_env_per_server_requiring_free_gpus(
+    servers_or_0_for_auto: int, gpus: Sequence[LocalGpu], visible_devices: str | None, settings: Mapping[str, Any]
 ) -> list[dict[str, str]]:
     """Return the environment of each server, which chooses its GPUs; `ValueError` where too few are free.
 
     Without any `gpus` engines compute on the processor; 0 `servers` are as many as free GPUs allow, and one at least.
     """
-    if not gpus or servers == 1:
-        return [{} for __ in range(max(1, servers))]
+    if not gpus or servers_or_0_for_auto == 1:
+        return [{} for __ in range(max(1, servers_or_0_for_auto))]
     plain = {name.replace("-", "_"): value for name, value in settings.items()}
     per_server = math.prod(int(plain.get(name, 1)) for name in _PARALLEL_SETTINGS)
     free = _list_free_gpus(gpus, visible_devices)
-    count = servers or min(MAX_SERVERS, len(free) // per_server)
+    count = servers_or_0_for_auto or min(MAX_SERVERS, len(free) // per_server)
     if not count:  # it says itself what it lacks
         return [{}]
     if count * per_server > len(free):

@@ -34,7 +34,7 @@ class EvaluationResult:
     def get_metric_values_or_empty(self, suite: str, metric: str) -> ValuesByProblem:
         return self.values.get(suite, {}).get(metric, {})
 
-    def compute_score_or_none(self, suite: str, metric: str) -> Score | None:
+    def compute_score_or_get_reported_or_none(self, suite: str, metric: str) -> Score | None:
         """Return the score; where no values of problems are known, the one that another harness reported."""
         if values := self.get_metric_values_or_empty(suite, metric):
             return compute_score_with_interval(values)

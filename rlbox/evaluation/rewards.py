@@ -44,11 +44,11 @@ class CheckVerdict(NamedTuple):
     detail: str = ""
 
     @property
-    def reward_or_none(self) -> float | None:
+    def reward_or_none_if_sandbox_failed(self) -> float | None:
         return None if self.cause == "infrastructure" else float(self.outcome == "accepted")
 
     @property
-    def is_unclear(self) -> bool:
+    def needs_rerun_to_confirm(self) -> bool:
         return self.cause == "model" and self.outcome == "failed" and any(end in self.detail for end in _UNCLEAR_ENDS)
 
 
@@ -60,14 +60,16 @@ def classify_check_reply(reply: Mapping[str, Any]) -> CheckVerdict:
     return CheckVerdict(str(outcome), "limits" if (reply.get("rlbox") or {}).get("limit") else "model", detail)
 
 
-def extract_longest_code_or_empty(answer: str) -> str:
+def extract_longest_code_block_or_bare_code(answer: str) -> str:
     """Return the longest code block of an answer; all of it when it has none but looks like code; else nothing."""
     if blocks := _CODE_BLOCK.findall(answer):
         return str(max(blocks, key=len)).strip("\n")
     return answer if _CODE_LINE.search(answer) else ""
 
 
-def check_answer(answer: str, problem: str | Mapping[str, Any], answer_id: str = "") -> dict[str, Any]:
+def check_answer_and_append_receipt(
+    answer: str, problem: str | Mapping[str, Any], answer_id: str = ""
+) -> dict[str, Any]:
     """Return the receipt of an answer; its `reward` is None where the sandbox failed.
 
     `problem`: fields of `/check` (`tests`, `before`, `names`, `run_timeout`, `memory_limit_MB`), as JSON too, or the
@@ -76,14 +78,14 @@ def check_answer(answer: str, problem: str | Mapping[str, Any], answer_id: str =
     if isinstance(problem, str):
         problem = json.loads(problem) if problem.lstrip().startswith("{") else {"tests": problem}
     fields = dict(problem)
-    request = {**fields, "code": extract_longest_code_or_empty(answer)}
+    request = {**fields, "code": extract_longest_code_block_or_bare_code(answer)}
     attempts, verdict, reply = 0, CheckVerdict("no-code", "model"), dict[str, Any]()
     if request["code"]:
         attempts, verdict, reply = _check_until_clear(request)
     receipt = {
         "id": answer_id or uuid.uuid4().hex,
         "time": time.time(),
-        "reward": verdict.reward_or_none,
+        "reward": verdict.reward_or_none_if_sandbox_failed,
         **verdict._asdict(),
         "program": hashlib.sha256(request["code"].encode("utf-8", "surrogatepass")).hexdigest(),
         "problem": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest(),
@@ -106,12 +108,12 @@ def _check_until_clear(request: Mapping[str, Any]) -> tuple[int, CheckVerdict, d
     for attempt in range(1, _ATTEMPTS + 1):
         reply = _post_check(request, max(1.0, deadline - time.monotonic()))
         verdict = classify_check_reply(reply)
-        unclear += verdict.is_unclear
-        if unclear == _AGREEING_RUNS or not (verdict.is_unclear or verdict.cause == "infrastructure"):
+        unclear += verdict.needs_rerun_to_confirm
+        if unclear == _AGREEING_RUNS or not (verdict.needs_rerun_to_confirm or verdict.cause == "infrastructure"):
             return attempt, verdict, reply
         if attempt == _ATTEMPTS or time.monotonic() > deadline:
             break
-        if not verdict.is_unclear:
+        if not verdict.needs_rerun_to_confirm:
             time.sleep(pause_s)
             pause_s *= 2
     return attempt, CheckVerdict("sandbox", "infrastructure", verdict.detail), reply
@@ -142,7 +144,7 @@ def compute_score(
     verl 0.9.1 (trainer/ppo/v1/agent_loop_tq.py) leaves such an answer out; with `trainer.use_v1=False` the run ends.
     """
     index = (extra_info or {}).get("index", "")
-    return _require_reward(check_answer(solution_str, ground_truth, f"{data_source}/{index}"))
+    return _require_reward(check_answer_and_append_receipt(solution_str, ground_truth, f"{data_source}/{index}"))
 
 
 def sandbox_reward(
@@ -151,9 +153,11 @@ def sandbox_reward(
     """Return the rewards for TRL, None for a missing one; `tests` is a column of the data set, a problem each."""
     answers = [text if isinstance(text, str) else str(text[-1]["content"]) for text in completions]
     with ThreadPoolExecutor(16) as pool:
-        return [receipt["reward"] for receipt in pool.map(check_answer, answers, tests)]
+        return [receipt["reward"] for receipt in pool.map(check_answer_and_append_receipt, answers, tests)]
 
 
 async def score_trace(task: Any, trace: Any) -> float:
     """Return the reward for verifiers, by `task.tests`; a `MissingRewardError` marks the trace as failed."""
-    return _require_reward(await asyncio.to_thread(check_answer, trace.last_reply, task.tests, trace.id))
+    return _require_reward(
+        await asyncio.to_thread(check_answer_and_append_receipt, trace.last_reply, task.tests, trace.id)
+    )

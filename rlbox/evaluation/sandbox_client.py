@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
-from rlbox.evaluation.rewards import SANDBOX_ERROR, classify_check_reply, extract_longest_code_or_empty
+from rlbox.evaluation.rewards import SANDBOX_ERROR, classify_check_reply, extract_longest_code_block_or_bare_code
 from rlbox.evaluation.suites import Problem, RunLimits, Suite
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
@@ -126,12 +126,12 @@ class SandboxClient:
     def __init__(self, url: str, http: HttpClient) -> None:
         self.url, self._http = url.rstrip("/"), http
 
-    def grade(self, problem: Problem, answer: str, limits: RunLimits) -> AnswerVerdict:
+    def grade_until_first_failure(self, problem: Problem, answer: str, limits: RunLimits) -> AnswerVerdict:
         """Return how `answer` does on `problem`; the first run that is not right ends it."""
         if problem.scorer:
             request = {"answer": answer, "expected": problem.expected}
             return parse_score_reply(self._score(request, limits))
-        code = extract_longest_code_or_empty(answer)
+        code = extract_longest_code_block_or_bare_code(answer)
         if not code:
             return AnswerVerdict(outcome="no-code", runs=len(problem.stdin_tests) or 1)
         if not problem.stdin_tests:
@@ -147,13 +147,15 @@ class SandboxClient:
             passed += 1
         return AnswerVerdict(outcome="accepted", runs=passed, passed=passed, clean=passed)
 
-    def fetch_scorer_versions(self, scorer: str) -> dict[str, str]:
+    def fetch_scorer_versions(self, scorer_name_for_errors: str) -> dict[str, str]:
         """Return the versions of a scorer's packages; `NoFullResponseError` where the sandbox lacks them."""
         reply = self._score({}, RunLimits())
         score = parse_last_stdout_json_or_empty(reply)
         if not score:
             raise NoFullResponseError(
-                _("{judge} does not work there: {told}").format(judge=scorer, told=_describe_failed_score(reply)),
+                _("{judge} does not work there: {told}").format(
+                    judge=scorer_name_for_errors, told=_describe_failed_score(reply)
+                ),
                 "address",
                 self.url,
             )
@@ -255,7 +257,7 @@ def grade_reference_solutions(suite: Suite, problems: Sequence[Problem], sandbox
     solved = [problem for problem in problems if problem.solution_as_model_answer_or_empty]
 
     def grade(problem: Problem) -> AnswerVerdict:
-        return sandbox.grade(problem, problem.solution_as_model_answer_or_empty, suite.limits)
+        return sandbox.grade_until_first_failure(problem, problem.solution_as_model_answer_or_empty, suite.limits)
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         verdicts = dict(zip((problem.id for problem in solved), pool.map(grade, solved), strict=True))

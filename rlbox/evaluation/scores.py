@@ -70,7 +70,7 @@ def estimate_pass_at_k(k: int, correct: int, answers: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedDifference:
+class ScoreDifference:
     """How much higher a model scores than a reference, in shares of 1, over the problems that both have.
 
     `won` and `lost` are the problems on which it scores higher and lower. `center` is the adjusted difference, which
@@ -94,7 +94,7 @@ class PairedDifference:
 
 def compute_paired_difference_of_common_problems(
     values: ValuesByProblem, reference: ValuesByProblem, *, comparisons: int = 1
-) -> PairedDifference:
+) -> ScoreDifference:
     """Return the paired difference; `comparisons` made at once share the room for error (Bonferroni).
 
     `ValueError` where no problem is common to both.
@@ -107,7 +107,7 @@ def compute_paired_difference_of_common_problems(
     center, standard_error = fmean(adjusted), _standard_error(adjusted)
     margin = _quantile(1 - (1 - CONFIDENCE) / comparisons) * standard_error
     difference = fmean(gains.values())
-    return PairedDifference(
+    return ScoreDifference(
         difference=difference,
         low=min(difference, max(-1.0, center - margin)),
         high=max(difference, min(1.0, center + margin)),
@@ -119,13 +119,13 @@ def compute_paired_difference_of_common_problems(
     )
 
 
-def compute_difference_of_means(score: Score, reference: Score, *, comparisons: int = 1) -> PairedDifference:
+def compute_difference_of_means(score: Score, reference: Score, *, comparisons: int = 1) -> ScoreDifference:
     """Return the difference where problems cannot be paired: its interval is wider than that of pairs."""
     difference = score.value - reference.value
     margins = (max(one.high - one.value, one.value - one.low) for one in (score, reference))  # one end may be cut
     standard_error = math.hypot(*margins) / _quantile(CONFIDENCE)
     margin = _quantile(1 - (1 - CONFIDENCE) / comparisons) * standard_error
-    return PairedDifference(
+    return ScoreDifference(
         difference=difference,
         low=max(-1.0, difference - margin),
         high=min(1.0, difference + margin),
@@ -138,7 +138,7 @@ def compute_difference_of_means(score: Score, reference: Score, *, comparisons: 
     )
 
 
-def compute_detectable_difference(pair: PairedDifference, *, comparisons: int = 1, sides: int = 2) -> float:
+def compute_detectable_difference(pair: ScoreDifference, *, comparisons: int = 1, sides: int = 2) -> float:
     """Return the smallest true difference that a comparison like this one shows with a chance of 95 %, in shares of 1.
 
     Both errors are shared out over `comparisons` that are made at once. A difference turns problems over that were

@@ -23,7 +23,7 @@ from rlbox.evaluation.comparison import (
 from rlbox.evaluation.result import ACCEPTED, SELECTION_RULE, EvaluationResult
 from rlbox.evaluation.scores import (
     CONFIDENCE,
-    PairedDifference,
+    ScoreDifference,
     compute_detectable_difference,
 )
 from rlbox.i18n import _, translate
@@ -46,7 +46,7 @@ class EliminationRound:
     """
 
     leader: str
-    differences: Mapping[str, PairedDifference]
+    differences: Mapping[str, ScoreDifference]
     remaining: tuple[str, ...]
     detectable: float
 
@@ -76,7 +76,7 @@ def select_earliest_not_significantly_worse(
 
 def _eliminate(results: Sequence[EvaluationResult], suite: str, metric: str, comparisons: int) -> EliminationRound:
     def rank(result: EvaluationResult) -> tuple[float, int]:
-        score = result.compute_score_or_none(suite, metric)
+        score = result.compute_score_or_get_reported_or_none(suite, metric)
         return score.value if score else 0.0, -result.step
 
     leader = max(results, key=rank)
@@ -101,12 +101,12 @@ class RegressionCheck(NamedTuple):
     `detectable` is the loss that is called worse with a chance of 95 %.
     """
 
-    pair: PairedDifference
+    pair: ScoreDifference
     detectable: float
     verdict: RegressionVerdict
 
 
-def classify_regression(pair: PairedDifference) -> RegressionCheck:
+def classify_regression(pair: ScoreDifference) -> RegressionCheck:
     """Return two one-sided tests: is it worse, and is it no worse by the smallest difference that shows.
 
     Of a dozen problems that differ the normal distribution makes a little too much: Student's is wider.
@@ -138,7 +138,7 @@ class ChosenCheckpoint:
     eliminations: Sequence[EliminationRound]
     guard_suite: str
     baseline: EvaluationResult | None
-    differences_by_suite: Mapping[str, PairedDifference]
+    differences_by_suite: Mapping[str, ScoreDifference]
     regression: RegressionCheck | None
 
     @property
@@ -171,19 +171,19 @@ def choose_best_and_compare(
     if not checkpoints:
         raise ValueError(_("no checkpoint was judged"))
     require_only_allowed_lock_differences(checkpoints)
-    judged = [row for row in rule if all(result.compute_score_or_none(*row) for result in checkpoints)]
+    judged = [row for row in rule if all(result.compute_score_or_get_reported_or_none(*row) for result in checkpoints)]
     if not judged:
         raise ValueError(
             _("no suite that decides was judged of all checkpoints: {rule}").format(rule=", ".join(dict(rule)))
         )
     name, eliminations = select_earliest_not_significantly_worse(checkpoints, judged)
     best = next(result for result in checkpoints if result.name == name)
-    differences: dict[str, PairedDifference] = {}
+    differences: dict[str, ScoreDifference] = {}
     regression = None
     if baseline is not None:
         require_only_allowed_lock_differences([baseline, best])
         differences = compare_accepted_by_suite(best, baseline)
-        if all(result.compute_score_or_none(guard_suite, ACCEPTED) for result in (best, baseline)):
+        if all(result.compute_score_or_get_reported_or_none(guard_suite, ACCEPTED) for result in (best, baseline)):
             regression = classify_regression(compute_metric_difference(best, baseline, guard_suite, ACCEPTED))
     return ChosenCheckpoint(
         result=best,

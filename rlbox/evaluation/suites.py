@@ -126,7 +126,7 @@ class SuiteProblems(NamedTuple):
     problems: Sequence[Problem]
 
 
-class ProblemSources(NamedTuple):
+class ProblemDirectories(NamedTuple):
     """Where problems come from.
 
     `directory` has raw sets of problems, `site_packages` (of the stack) those that Python packages carry.
@@ -166,13 +166,13 @@ def load_suite(name_or_toml_path: str, directory: Path | None = None) -> Suite:
 
 
 def load_suites_with_problems(
-    names: Sequence[str], sources: ProblemSources, directory: Path | None = None
+    names: Sequence[str], sources: ProblemDirectories, directory: Path | None = None
 ) -> list[SuiteProblems]:
     suites = [load_suite(name, directory) for name in names]
     return [SuiteProblems(suite, _load_problems(suite, sources)) for suite in suites]
 
 
-def _load_problems(suite: Suite, sources: ProblemSources) -> list[Problem]:
+def _load_problems(suite: Suite, sources: ProblemDirectories) -> list[Problem]:
     """Return the problems that a manifest names, in its order; without one, all."""
     path = sources.directory / suite.file
     if suite.package and sources.site_packages is not None and not path.is_file():

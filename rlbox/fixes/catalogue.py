@@ -62,7 +62,7 @@ def load_fix_catalogue(project: Project) -> tuple[Fix, ...]:
     Raises SpecError: broken TOML (with line), or wrong keys and values of one file.
     """
     fixes = []
-    for name, path in project.fix_files().items():
+    for name, path in project.own_pack_and_shipped_fix_files().items():
         shown = format_spec_path(path, project)
         fixes.append(_fix(name, shown, read_utf8_text(path, shown), is_shipped=project.is_shipped(path)))
     return tuple(fixes)

@@ -84,31 +84,31 @@ def evaluate_fix(fix: Fix, target: Target, versions: VersionMap) -> FixDecision:
     return FixDecision(applies=True, reasons=tuple(fact for __, fact in facts) or (_("every target"),))
 
 
-class PackageCheck(NamedTuple):
+class PackageCheckResult(NamedTuple):
     """Whether the stack has a package in a version that fits, and the fact that decides it."""
 
     holds: bool
     explanation: str
 
 
-def check_package_requirement(requirement: str, versions: VersionMap) -> PackageCheck:
+def check_package_requirement(requirement: str, versions: VersionMap) -> PackageCheckResult:
     asked = Requirement(requirement)
     name = canonicalize_name(asked.name)
     if name not in versions:
-        return PackageCheck(False, _("{name} is not in the stack").format(name=name))
+        return PackageCheckResult(False, _("{name} is not in the stack").format(name=name))
     version = versions[name]
     if not asked.specifier:
-        return PackageCheck(True, _("{name} is in the stack").format(name=f"{name} {version}".rstrip()))
+        return PackageCheckResult(True, _("{name} is in the stack").format(name=f"{name} {version}".rstrip()))
     if not version:
-        return PackageCheck(False, _("the version of {name} is not known before `rlbox lock`").format(name=name))
+        return PackageCheckResult(False, _("the version of {name} is not known before `rlbox lock`").format(name=name))
     try:
         holds = asked.specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         what = _("{name} has the version {version!r}, which cannot be compared")
-        return PackageCheck(False, what.format(name=name, version=version))
+        return PackageCheckResult(False, what.format(name=name, version=version))
     what = _("{shown} is {wanted}") if holds else _("{shown} is not {wanted}")
     wanted = ",".join(sorted(str(part) for part in asked.specifier))
-    return PackageCheck(holds, what.format(shown=f"{name} {version}", wanted=wanted))
+    return PackageCheckResult(holds, what.format(shown=f"{name} {version}", wanted=wanted))
 
 
 def _facts(applies: Applies, target: Target, versions: VersionMap) -> Iterator[tuple[bool, str]]:

@@ -229,13 +229,13 @@ class Signature(SpecModel):
     def _example_fits(self, info: ValidationInfo) -> Signature:
         if not are_patterns_checked(info):
             return self
-        if not self.matches_line(self.example):
+        if not self.matches_line_unless_excluded(self.example):
             raise ValueError(_("{pattern!r} does not match its own example").format(pattern=self.pattern))
-        if self.unlike and self.matches_line(self.unlike):
+        if self.unlike and self.matches_line_unless_excluded(self.unlike):
             raise ValueError(_("{pattern!r} matches the line that it must not").format(pattern=self.pattern))
         return self
 
-    def matches_line(self, line: str) -> bool:
+    def matches_line_unless_excluded(self, line: str) -> bool:
         return matches_unless_excluded(self.pattern, self.unless, line)
 
 

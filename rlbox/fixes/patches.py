@@ -49,7 +49,7 @@ def resolve_patches_with_skipped(
     rows = []
     for fix in applicable_fixes:
         for patch in fix.bake.patch:
-            found = find_package_meeting_patch_requirement(patch, target, versions)
+            found = find_package_or_git_source_for_patch(patch, target, versions)
             into = render_fix_template(patch.into, values, f"templates/fixes/{fix.id}.toml")
             rows.append(
                 ResolvedPatch(
@@ -64,7 +64,7 @@ def resolve_patches_with_skipped(
             )
     folders = {part.name: part.into for part in target.git}
     for own in target.patches:
-        found = find_package_meeting_patch_requirement(own, target, versions)
+        found = find_package_or_git_source_for_patch(own, target, versions)
         rows.append(
             ResolvedPatch(
                 name=own.file,
@@ -80,7 +80,7 @@ def resolve_patches_with_skipped(
     return tuple(rows)
 
 
-class PackageOrSkip(NamedTuple):
+class PackageOrGitSourceOrSkip(NamedTuple):
     """The package or git part that a patch changes, or why the patch is skipped."""
 
     package_name: str = ""
@@ -88,7 +88,9 @@ class PackageOrSkip(NamedTuple):
     skip_reason: str = ""
 
 
-def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, versions: VersionMap) -> PackageOrSkip:
+def find_package_or_git_source_for_patch(
+    patch: PatchFacts, target: Target, versions: VersionMap
+) -> PackageOrGitSourceOrSkip:
     """Return the first package or git part of a patch that the stack has.
 
     A git part has no version: there, content alone decides. Beside a package of its name, as a tree that is kept for
@@ -99,12 +101,12 @@ def find_package_meeting_patch_requirement(patch: PatchFacts, target: Target, ve
         name = canonicalize_name(Requirement(text).name)
         parts = (part for part in target.git if name in get_canonical_source_and_repo_names(part))
         if not versions.get(name) and (part := next(parts, None)):
-            return PackageOrSkip(name, part)
+            return PackageOrGitSourceOrSkip(name, part)
         holds, fact = check_package_requirement(text, versions)
         if holds:
-            return PackageOrSkip(name)
+            return PackageOrGitSourceOrSkip(name)
         against.append(fact)
-    return PackageOrSkip(skip_reason="; ".join(against))
+    return PackageOrGitSourceOrSkip(skip_reason="; ".join(against))
 
 
 def has_patches_to_apply(patches: Iterable[ResolvedPatch]) -> bool:

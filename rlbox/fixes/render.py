@@ -68,7 +68,7 @@ def _template(text: str) -> Template:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixEnv:
+class FixEnvBlock:
     """The environment that one fix bakes; `path` are directories in front of what a variable has already."""
 
     id: str
@@ -85,7 +85,7 @@ class RenderedFixes:
     """
 
     fixes: tuple[Fix, ...]
-    env_blocks: tuple[FixEnv, ...]
+    env_blocks: tuple[FixEnvBlock, ...]
     files: tuple[BakedFile, ...]
     link_target_by_path: Mapping[str, str]
     shm_gib: float
@@ -129,7 +129,9 @@ def render_fixes_or_raise_refusal(catalogue: Sequence[Fix], target: Target, vers
     baked = RenderedFixes(
         fixes=chosen,
         env_blocks=tuple(
-            FixEnv(id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items())))
+            FixEnvBlock(
+                id=fix.id, title=fix.title, env=dict(sorted(bake.env.items())), path=dict(sorted(bake.path.items()))
+            )
             for fix, bake in reversed(filled)
             if bake.env or bake.path
         ),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rlbox.amounts import align_translated, decimal_and_gib_size_text
 from rlbox.fixes.conditions import VersionMap, evaluate_fix
 from rlbox.fixes.fix import Applies, Bake, Fix, FixPatch, map_files_to_added_text
-from rlbox.fixes.patches import find_package_meeting_patch_requirement
+from rlbox.fixes.patches import find_package_or_git_source_for_patch
 from rlbox.fixes.render import HOOKS_DIR, build_fix_template_values, render_bake_keeping_patches_and_refusals
 from rlbox.i18n import _, get_language, join, ngettext, translate
 from rlbox.target.target import Target
@@ -109,7 +109,7 @@ def evaluate_fixes(fixes: Iterable[Fix], target: Target, versions: VersionMap) -
     for fix in sorted(fixes, key=lambda fix: (fix.order, fix.id)):
         verdict = evaluate_fix(fix, target, versions)
         skips = {
-            patch.name: find_package_meeting_patch_requirement(patch, target, versions).skip_reason
+            patch.name: find_package_or_git_source_for_patch(patch, target, versions).skip_reason
             for patch in fix.bake.patch
         }
         rows = (

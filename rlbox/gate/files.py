@@ -65,7 +65,7 @@ MANIFEST_SCHEMA = 1
 OnProgress = Callable[[], None]
 
 
-class FileSnapshot:
+class FilesSnapshot:
     def __init__(self, paths_or_globs: Iterable[str]) -> None:
         self._files: dict[tuple[int, int], tuple[int, int]] = {}
         for path in paths_or_globs:
@@ -82,14 +82,16 @@ class FileSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileCheckResult:
+class FileSizeOrProblem:
     """The state of a path; `problem` is empty when it is there and complete."""
 
     total_bytes: int = 0
     problem: ProblemOrEmpty = ""
 
 
-def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSnapshot | None = None) -> FileCheckResult:
+def check_file_rule(
+    rule: FileRule, on_progress: OnProgress, *, earlier: FilesSnapshot | None = None
+) -> FileSizeOrProblem:
     """Return what is at the path of `rule`, or at the worst of all that fit it when it holds wild cards.
 
     `on_progress` is called for every MiB that is summed, and while a file is waited for; what it raises ends the look.
@@ -98,7 +100,7 @@ def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSna
     is_single = not WILDCARD.search(rule.path) or os.path.lexists(rule.path)
     paths = [Path(rule.path)] if is_single else expand_shell_glob(rule.path)
     if not is_single and len(paths) < rule.count:
-        return FileCheckResult(
+        return FileSizeOrProblem(
             problem=_("{found} files fit, at least {count} are due").format(
                 found=len(paths) or _("no"), count=rule.count
             )
@@ -114,12 +116,12 @@ def check_file_rule(rule: FileRule, on_progress: OnProgress, *, earlier: FileSna
         except OSError as error:
             problem = _("cannot be read: {error}").format(error=error.strerror)
         if problem:
-            return FileCheckResult(problem=problem if is_single else join(" ", (path.name, problem)))
-    return FileCheckResult(total_bytes=total_bytes)
+            return FileSizeOrProblem(problem=problem if is_single else join(" ", (path.name, problem)))
+    return FileSizeOrProblem(total_bytes=total_bytes)
 
 
 def _find_problem(
-    rule: FileRule, path: Path, on_progress: OnProgress, before: FileSnapshot | None, is_growing: bool
+    rule: FileRule, path: Path, on_progress: OnProgress, before: FilesSnapshot | None, is_growing: bool
 ) -> ProblemOrEmpty:
     facts = path.stat()
     if stat.S_ISDIR(facts.st_mode):
@@ -136,7 +138,7 @@ def _find_problem(
     return problem or (_find_manifest_problem(path, on_progress) if rule.manifest else "")
 
 
-def _find_folder_problem(rule: FileRule, path: Path, before: FileSnapshot | None) -> ProblemOrEmpty:
+def _find_folder_problem(rule: FileRule, path: Path, before: FilesSnapshot | None) -> ProblemOrEmpty:
     files = list(_iter_regular_files(path))
     if not files:
         return _("the folder holds no file")
@@ -149,7 +151,7 @@ def _find_folder_problem(rule: FileRule, path: Path, before: FileSnapshot | None
 
 def _find_growing_files(rule: FileRule, paths: Sequence[Path], on_progress: OnProgress) -> set[Path]:
     until = time.monotonic() + rule.settled_s
-    first = FileSnapshot(map(str, paths)) if rule.settled_s else None
+    first = FilesSnapshot(map(str, paths)) if rule.settled_s else None
     growing = set[Path]()
     while first and time.monotonic() < until and not growing:
         on_progress()

@@ -14,14 +14,14 @@ from rlbox.gate.line_rules import (
     RequiredLineTracker,
     RuleState,
 )
-from rlbox.gate.log_search import LinePatternCallback, LogSearch, ModelTextFilter, StepTracker
-from rlbox.gate.metric import MetricChecker, NanWatch
+from rlbox.gate.log_search import LinePatternCallback, LogSearch, ModelTextTracker, StepTracker
+from rlbox.gate.metric import MetricChecker, NanLossOrRewardChecker
 from rlbox.i18n import _
 from rlbox.job.gate import FixBenignRule
 from rlbox.job.names import STAGE_LOG, ProblemOrEmpty
 from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock, LineSplitter, NumberedLine
-from rlbox.logs.metric_files import SourcedRow
+from rlbox.logs.metric_files import StepMetricsWithFormatAndFolder
 
 
 class CallerDecidedRules:
@@ -68,7 +68,7 @@ class GateChecker:
         self._steps = StepTracker()
         self._benign = BenignLineTracker((*stage.benign, *catalogue_lines), self.events)
         logs = (STAGE_LOG, *(service.name for service in stage.services))
-        self._model_texts = {log: ModelTextFilter(stage.model_output, stage.model_texts) for log in logs}
+        self._model_texts = {log: ModelTextTracker(stage.model_output, stage.model_texts) for log in logs}
         self._required = [RequiredLineTracker(rule, self.events) for rule in stage.require]
         self._forbidden = [
             ForbiddenLineTracker(rule, self.events, self._benign, self._model_texts[rule.log], self._steps_of(rule.log))
@@ -76,7 +76,7 @@ class GateChecker:
         ]
         self._metrics = [MetricChecker(rule, self.events, self._steps_of(rule.log)) for rule in stage.metrics]
         may_be_nan = any(not rule.finite for rule in stage.metrics)
-        self._nan = None if may_be_nan else NanWatch(self.events, self._is_benign_stage_line)
+        self._nan = None if may_be_nan else NanLossOrRewardChecker(self.events, self._is_benign_stage_line)
         for index, line in enumerate(self._required if stage.ordered else ()):
             earlier = [each for each in self._required[:index] if each.rule.log == line.rule.log]
             line.predecessor = earlier[-1] if earlier else None
@@ -95,18 +95,18 @@ class GateChecker:
     def reads_all_metric_files(self) -> bool:
         return any(metric.rule.metric for metric in self._metrics)
 
-    def check_metric_rows(self, rows: Iterable[SourcedRow]) -> None:
+    def check_metric_rows(self, rows: Iterable[StepMetricsWithFormatAndFolder]) -> None:
         for source, row in rows:
             for metric in self._metrics:
                 if metric.rule.metric:
-                    metric.check_metric_row(source, row)
+                    metric.check_metric_row_of_first_source(source, row)
 
     def feed(self, log_or_metric_file: str, data: bytes) -> None:
         self.check_lines(log_or_metric_file, self._splitters[log_or_metric_file].feed(data))
 
     def check_lines(self, log_or_metric_file: str, lines: LineBlock) -> None:
         if log_or_metric_file in self._searches:
-            self._searches[log_or_metric_file].call_matchers_on_block(lines)
+            self._searches[log_or_metric_file].call_matchers_and_record_steps(lines)
             self._decide_lines()
             return
         for metric in self._metrics:
@@ -159,7 +159,7 @@ class GateChecker:
     def set_broken_if_problem_else_held(self, state: RuleState, problem: ProblemOrEmpty, evidence_if_held: str) -> None:
         self.events.set_unless_broken(state, "broken" if problem else "held", problem or evidence_if_held)
 
-    def decide_waiting_rules(self) -> None:
+    def decide_waiting_rules_except_caller_decided(self) -> None:
         """Decide all rules that still wait, except those of `outcomes` that the caller decides."""
         self.events.is_stopping = False
         for metric in self._metrics:

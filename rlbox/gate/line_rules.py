@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from rlbox.amounts import exact_duration_text
 from rlbox.config.pattern import compile_re2
-from rlbox.gate.log_search import LinePatternCallback, ModelTextFilter, StepTracker, writer_prefix_or_empty
+from rlbox.gate.log_search import LinePatternCallback, ModelTextTracker, StepTracker, writer_prefix_or_empty
 from rlbox.i18n import _, join
 from rlbox.job.gate import BenignRule, FixBenignRule, ForbidRule, MetricRule, RequireRule
 from rlbox.job.names import ProblemOrEmpty
@@ -81,7 +81,7 @@ class GateEvents:
             state.state, state.seen = status, evidence[:_SEEN_LIMIT]
             self.revision += 1
 
-    def record_first_violation_unless_stopping(self, state: RuleState, violation: RuleViolation) -> None:
+    def break_rule_and_record_unless_stopping(self, state: RuleState, violation: RuleViolation) -> None:
         if self.is_stopping or state.state == "broken":
             return
         line = violation.line
@@ -175,7 +175,7 @@ class RequiredLineTracker:
             self._violate(too_many.format(count=self.state.count, most=self.rule.at_most), line)
 
     def _violate(self, problem: str, line: NumberedLine | None = None, *, timed_out: bool = False) -> None:
-        self._events.record_first_violation_unless_stopping(
+        self._events.break_rule_and_record_unless_stopping(
             self.state, RuleViolation(rule=self.rule, problem=problem, line=line, timed_out=timed_out)
         )
 
@@ -194,7 +194,7 @@ class ForbiddenLineTracker:
         rule: ForbidRule,
         events: GateEvents,
         benign: BenignLineTracker,
-        model_texts: ModelTextFilter,
+        model_texts: ModelTextTracker,
         steps: StepTracker | None,
     ) -> None:
         self.rule = rule

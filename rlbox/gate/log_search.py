@@ -69,7 +69,7 @@ class _WriterTexts:
     ended: deque[range] = field(default_factory=lambda: deque(maxlen=_TEXTS))
 
 
-class ModelTextFilter:
+class ModelTextTracker:
     """What a model wrote in one log. A text that is begun counts as one when its end came: until then it is open."""
 
     def __init__(self, patterns: Sequence[str], texts: Sequence[IgnoredModelText]) -> None:
@@ -195,7 +195,7 @@ class LogSearch:
     def __init__(
         self,
         matchers: Iterable[LinePatternCallback],
-        model_texts: ModelTextFilter,
+        model_texts: ModelTextTracker,
         steps: StepTracker | None,
         has_undecided_lines: Callable[[], bool],
     ) -> None:
@@ -211,7 +211,7 @@ class LogSearch:
         """The expressions that are still looked for, without anchors."""
         return self._in_lines.block_patterns
 
-    def call_matchers_on_block(self, block: LineBlock) -> None:
+    def call_matchers_and_record_steps(self, block: LineBlock) -> None:
         self._block = block
         self._unread_steps: Sequence[int] | None = None
         indexes = find_candidate_line_indexes(self.pending_patterns, block) if block.hits is None else block.hits

@@ -17,7 +17,7 @@ from rlbox.i18n import _, join
 from rlbox.job.gate import MetricRule
 from rlbox.job.names import ProblemOrEmpty
 from rlbox.logs.lines import NumberedLine
-from rlbox.logs.metric_files import MetricRow
+from rlbox.logs.metric_files import StepMetrics
 from rlbox.logs.metric_names import find_key_of_metric_or_empty, load_trainer_keys_by_common_name
 
 _NOT_FINITE = re.compile(r"(?i)[+-]?(?:nan|inf(?:inity)?)(?![a-z])")
@@ -40,7 +40,7 @@ _NAN_LINES = 3
 """Lines of one process: a step that the trainer skips, for an overflow of fp16, may show one on each rank."""
 
 
-class NanWatch:
+class NanLossOrRewardChecker:
     """Ends a stage that goes on with NaN as its loss or reward, whatever rules its job has."""
 
     def __init__(self, events: GateEvents, is_benign: Callable[[NumberedLine], bool]) -> None:
@@ -59,7 +59,7 @@ class NanWatch:
         if self._count_by_writer[writer] == _NAN_LINES:
             problem = _("{name} is NaN in {count} lines").format(name=_NAN_RULE.name, count=_NAN_LINES)
             violation = RuleViolation(rule=_NAN_RULE, problem=problem, line=line)
-            self._events.record_first_violation_unless_stopping(self.state, violation)
+            self._events.break_rule_and_record_unless_stopping(self.state, violation)
 
 
 class MetricChecker:
@@ -85,7 +85,7 @@ class MetricChecker:
             if self.state.state != "broken" and row.strip():
                 self._read_row(row)
 
-    def check_metric_row(self, source: str, row: MetricRow) -> None:
+    def check_metric_row_of_first_source(self, source: str, row: StepMetrics) -> None:
         """Take the point of a row; the file that has the first point gives all: trainers report to several at once."""
         if self.state.state == "broken" or self._source not in ("", source):
             return
@@ -200,7 +200,7 @@ class MetricChecker:
 
     def _fail(self, problem: str, line: NumberedLine | None = None) -> None:
         violation = RuleViolation(rule=self.rule, problem=join(" ", (self.rule.name, problem)), line=line)
-        self._events.record_first_violation_unless_stopping(self.state, violation)
+        self._events.break_rule_and_record_unless_stopping(self.state, violation)
 
     def _summary(self) -> str:
         if not self.state.count:

@@ -151,7 +151,7 @@ class StepTimer:
         return len(self._intervals) >= _ENOUGH and self._last_s is not None
 
     @property
-    def median_interval_s(self) -> float:
+    def median_interval_s_or_0(self) -> float:
         return median(self._intervals) if self._intervals else 0.0
 
     def _count(self, before: bytes, number: int) -> bool:
@@ -235,7 +235,7 @@ class HangDetector:
 
     @property
     def usual_step_s_or_0(self) -> float:
-        return self._timer.median_interval_s if self._timer.is_interval_known else 0.0
+        return self._timer.median_interval_s_or_0 if self._timer.is_interval_known else 0.0
 
     def get_inactivity_s(self, now_s: float) -> float:
         return now_s - self._alive_s
@@ -252,7 +252,7 @@ class HangDetector:
         self._note_activity(block, now_s, has_advanced=stepped or bool(lines))
         return lines
 
-    def feed_partial_line(self, unfinished: str, now_s: float) -> PhaseStartOrEnd | None:
+    def feed_partial_line_and_get_phase_start(self, unfinished: str, now_s: float) -> PhaseStartOrEnd | None:
         """Take a line that has not ended yet (a progress bar) when it grew; return the phase that it began."""
         line = self._finder.parse_phase_change(unfinished)
         if line and (line.phase is None or line.phase is self.phase):

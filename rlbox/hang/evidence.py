@@ -15,7 +15,7 @@ from rlbox.diagnose.cause import Cause, get_stage_log_path
 from rlbox.hang.detector import HangOrTimeout
 from rlbox.hang.nccl import NCCL_FOLDER, write_ras_report_and_copy_dumps
 from rlbox.hang.stacks import STACKS_FOLDER, add_and_write_py_spy_stacks
-from rlbox.hang.waits import ProcessWait, describe_wait, probe_process_waits, sort_by_suspicion
+from rlbox.hang.waits import ProcessWait, describe_wait, probe_process_waits_without_stacks, sort_by_suspicion
 from rlbox.i18n import _, join
 from rlbox.job.names import EVIDENCE_FOLDER, HANG_FILE, HANG_PAGE
 from rlbox.job.plan import StagePlan
@@ -106,7 +106,7 @@ def write_hang_evidence(
     suspects = stall.deadlock.absent_pids if stall.deadlock else frozenset[int]()
     until_s = time.monotonic() + _STACKS_S
     waits = add_and_write_py_spy_stacks(
-        sort_by_suspicion(probe_process_waits(pids), suspects),
+        sort_by_suspicion(probe_process_waits_without_stacks(pids), suspects),
         directory / STACKS_FOLDER,
         watched.mask,
         deadline_monotonic_s=until_s,

@@ -20,13 +20,13 @@ from rlbox.hang.nccl import (
     parse_ras_report,
     query_ras_report,
 )
-from rlbox.hang.stacks import dump_main_python_stacks_by_pid
+from rlbox.hang.stacks import dump_readable_main_python_stacks_by_pid
 from rlbox.hang.waits import (
     Pid,
     PythonFrame,
     find_collective_name_or_empty,
     is_collective_or_distributed,
-    probe_process_waits,
+    probe_process_waits_without_stacks,
     probe_remaining_tolerated_sleep_s_or_0,
 )
 from rlbox.i18n import _, join, ngettext
@@ -326,7 +326,7 @@ class RankMonitor:
         before, self._before = self._before, self._probe(names)
         if before is None:
             return
-        ranks = find_rank_or_gpu_processes(names)
+        ranks = find_rank_processes_else_gpu_processes(names)
         communicators = self._communicators(tuple(names), now_s) if ranks else ()
         self._tracker.add_sample(_sample_ranks(before, self._before, ranks, communicators), now_s)
         if self._tracker.deadlock is None:
@@ -343,7 +343,7 @@ class RankMonitor:
 
     def _confirm(self, deadlock: Deadlock, ranks: Sequence[_RankProcess]) -> None:
         """Forget a deadlock of which the Python stacks show that a rank goes on, or waits for something outside."""
-        stacks = dump_main_python_stacks_by_pid([rank.pid for rank in ranks], _STACKS_S)
+        stacks = dump_readable_main_python_stacks_by_pid([rank.pid for rank in ranks], _STACKS_S)
         before, self._stacks = self._stacks, stacks
         has_moved = before is not None and any(before.get(pid, stack) != stack for pid, stack in stacks.items())
         if has_moved or not stacks_confirm_deadlock(deadlock, stacks) or self._waits_outside(deadlock, stacks):
@@ -354,7 +354,7 @@ class RankMonitor:
     def _waits_outside(self, deadlock: Deadlock, stacks: Mapping[int, tuple[PythonFrame, ...]]) -> bool:
         """Whether an odd rank waits for a disk, for a process that is none of the run's, or for its own GPU."""
         members = self._members()
-        for wait in probe_process_waits([pid for pid in deadlock.absent_pids if pid in members]):
+        for wait in probe_process_waits_without_stacks([pid for pid in deadlock.absent_pids if pid in members]):
             told, stack = wait.decisive_thread, stacks.get(wait.pid, ())
             if told is None or find_collective_name_or_empty(stack):
                 continue
@@ -399,7 +399,7 @@ def _name_calls(
     return dataclasses.replace(deadlock, description=described)
 
 
-def find_rank_or_gpu_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
+def find_rank_processes_else_gpu_processes(pids: Iterable[int]) -> tuple[_RankProcess, ...]:
     """Return the processes that are ranks: by `RANK`, without those that inherited it, or by a GPU that is open."""
     wanted = tuple(pids)
     told = {pid: _member(pid, read_environ_or_empty(pid)) for pid in wanted}

@@ -58,7 +58,9 @@ def add_and_write_py_spy_stacks(
     return (*found, *waits[_MOST:])
 
 
-def dump_main_python_stacks_by_pid(pids: Sequence[int], timeout_s: float) -> dict[int, tuple[PythonFrame, ...]]:
+def dump_readable_main_python_stacks_by_pid(
+    pids: Sequence[int], timeout_s: float
+) -> dict[int, tuple[PythonFrame, ...]]:
     until_s = time.monotonic() + timeout_s
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         dumps = pool.map(lambda pid: _main_stack(pid, _dump(pid, until_s, lambda: True)[0]), pids[:_MOST])

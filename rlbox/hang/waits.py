@@ -65,7 +65,7 @@ _LIBRARY_THREADS = ("cuda", "NCCL", "nccl", "pt_nccl", "pt_tcpstore", "pt_autogr
 """Beginnings of names of threads that CUDA, NCCL and PyTorch keep in every process: each waits all its life."""
 
 
-def get_syscall_name(machine: str, number: int) -> str:
+def get_syscall_name_or_number(machine: str, number: int) -> str:
     return _NUMBERS.get(machine, {}).get(number, f"call {number}")
 
 
@@ -188,7 +188,7 @@ def sort_by_suspicion(processes: Sequence[ProcessWait], suspect_pids: Set[int] =
     return sorted(processes, key=lambda process: (*key(process), process.pid))
 
 
-def describe_prime_suspect_wait(processes_by_suspicion: Sequence[ProcessWait]) -> str:
+def describe_prime_suspect_wait_or_empty(processes_by_suspicion: Sequence[ProcessWait]) -> str:
     if not processes_by_suspicion:
         return ""
     first = processes_by_suspicion[0]
@@ -272,7 +272,7 @@ def _probe_lock_holders() -> dict[int, int]:
     return {int(pid): holders[number] for number, is_blocked, pid in locks if is_blocked and number in holders}
 
 
-def probe_process_waits(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
+def probe_process_waits_without_stacks(pids: Sequence[int]) -> tuple[ProcessWait, ...]:
     """Return what each of the processes waits for, without Python stacks; takes half a second, stops nothing."""
     begun, before = time.monotonic(), {pid: probe_process_usage(pid) for pid in pids}
     resources = _ProcessResources(probe_processes())
@@ -328,7 +328,7 @@ def _probe_thread(pid: int, thread: int, cpu_cores: float, resources: _ProcessRe
 def _parse_syscall(fields: list[str]) -> tuple[str, list[int]]:
     if len(fields) < 7 or not fields[0].lstrip("-").isdigit() or int(fields[0]) < 0:
         return (fields[0] if fields[:1] == ["running"] else ""), []
-    return get_syscall_name(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
+    return get_syscall_name_or_number(_MACHINE, int(fields[0])), [int(text, 16) for text in fields[1:7]]
 
 
 def _describe_thread(

@@ -20,7 +20,7 @@ from rlbox.hang.detector import (
 )
 from rlbox.hang.evidence import WatchContext, get_hang_report_path, make_hang_cause, write_hang_evidence
 from rlbox.hang.ranks import AFTER_PAUSE_S, LIMIT_S, ActivityProbe, RankMonitor
-from rlbox.hang.waits import describe_prime_suspect_wait, probe_remaining_tolerated_sleep_s_or_0
+from rlbox.hang.waits import describe_prime_suspect_wait_or_empty, probe_remaining_tolerated_sleep_s_or_0
 from rlbox.job.job import Phase
 from rlbox.job.names import STAGE_LOG
 from rlbox.logs.lines import LineBlock
@@ -136,7 +136,9 @@ class HangMonitor:
             self._feed_partial_line(text)
 
     def _feed_partial_line(self, text: str) -> None:
-        self._phase_change = self._detector.feed_partial_line(text, self._now_s) or self._phase_change
+        self._phase_change = (
+            self._detector.feed_partial_line_and_get_phase_start(text, self._now_s) or self._phase_change
+        )
 
     def _record_phase_if_changed(self, *, skip_rate_limit: bool = False) -> None:
         change, phase = self._phase_change, self._detector.phase
@@ -206,4 +208,4 @@ class HangMonitor:
         except OSError as error:
             self._watched.record_event("evidence-failed", why=str(error))
             return ""
-        return describe_prime_suspect_wait(waits)
+        return describe_prime_suspect_wait_or_empty(waits)

@@ -93,19 +93,21 @@ def render_message(template: str, render: Callable[[str], str]) -> EnglishMessag
     return EnglishMessage(render(template), render(translate(_(template))))
 
 
-def message_to_json(text: str) -> Any:
+def message_or_text_to_json(text: str) -> Any:
     """Return a message as its msgid and parameters, any other text as it is."""
     if not isinstance(text, EnglishMessage):
         return text
-    values = {name: message_to_json(one) if isinstance(one, str) else one for name, one in text.parameters.items()}
+    values = {
+        name: message_or_text_to_json(one) if isinstance(one, str) else one for name, one in text.parameters.items()
+    }
     return {"msgid": text.msgid, "parameters": values}
 
 
-def message_from_json(data: Any) -> Any:
-    """Return what `message_to_json` was given; raises what `str.format` does for a damaged message."""
+def message_or_text_from_json(data: Any) -> Any:
+    """Return what `message_or_text_to_json` was given; raises what `str.format` does for a damaged message."""
     if not isinstance(data, Mapping):
         return data
-    values = {name: message_from_json(one) for name, one in data["parameters"].items()}
+    values = {name: message_or_text_from_json(one) for name, one in data["parameters"].items()}
     return EnglishMessage(data["msgid"]).format(**values) if values else EnglishMessage(data["msgid"])
 
 
@@ -122,7 +124,7 @@ def detect_language(argv: Sequence[str], environ: Mapping[str, str]) -> Language
     return next((language for language in LANGUAGES if name.lower().startswith(language)), "en")
 
 
-def set_language(name: Language) -> None:
+def read_translations_and_set_language(name: Language) -> None:
     _current.name, _current.more = name, None
     _current.translations = (
         {} if name == "en" else parse_po((_LOCALE / name / "LC_MESSAGES/rlbox.po").read_text("utf-8"))

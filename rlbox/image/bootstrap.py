@@ -124,7 +124,7 @@ def _write_archive(debs: Sequence[Deb], base: str, architecture: str, store: Obj
     controls = {}
     for deb in debs:
         path = folder / deb_path_basename(deb)
-        store.link_object(deb.sha256, path)
+        store.link_object_replacing_path(deb.sha256, path)
         field = Command(argv=("dpkg-deb", "--field", str(path)))
         controls[deb.sha256] = run_command_or_raise(field, f"{path.name} is no Debian package").stdout
     index = render_apt_packages_index(debs, controls).encode()

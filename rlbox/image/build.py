@@ -29,7 +29,7 @@ from rlbox.image.buildkit import (
     show_build_progress,
 )
 from rlbox.image.context import find_image_outdated_reason
-from rlbox.image.inputs import BuildInputs
+from rlbox.image.inputs import BuildContextWriter
 from rlbox.image.names import VERIFY_TAG_SUFFIX, tag_to_file_name, try_record_project_dir
 from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.image.sbom import SBOM_FILE, render_spdx_sbom
@@ -65,7 +65,7 @@ def build_unless_current_and_report(app: App, target_name: str, options: BuildOp
     return _report(app, plan, options, image["Id"], _("verified") if options.verify else _("built"), log)
 
 
-def ensure_image_built(app: App, target_name: str) -> None:
+def ensure_current_image_built(app: App, target_name: str) -> None:
     plan = load_image_plan(app.project, target_name)
     options = BuildOptions(sources_profile=os.environ.get("RLBOX_SOURCES", ""))
     if not app.dry_run:
@@ -85,7 +85,7 @@ def ensure_image_built(app: App, target_name: str) -> None:
         if why:
             app.dry.steps_before.append(_("the image {tag} is built: {why}").format(tag=plan.tag, why=why))
             app.dry.built_tags.add(plan.tag)
-            BuildInputs(app, plan, options).record_dry_run_and_plan_request()
+            BuildContextWriter(app, plan, options).record_dry_run_and_plan_request()
 
 
 def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: str | None) -> Path:
@@ -95,7 +95,7 @@ def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: st
         app.print_status(_("rebuilding {tag}: {reason}").format(tag=plan.tag, reason=outdated_reason))
     find_buildx_path_or_raise()  # a missing tool is met before anything is fetched
     with hold_lock(*_build_lock(plan), timeout_s=_MOMENT_S, on_wait=app.print_status):
-        request = BuildInputs(app, plan, options).fetch_and_write_context()
+        request = BuildContextWriter(app, plan, options).fetch_and_write_context()
         with show_build_progress(app) as on_step:
             log, digest = build_image(plan.target, request, on_step, app.print_status)
         _check_fixes_or_untag_image(plan)
@@ -156,7 +156,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
     with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
     with app.collecting_refusals_if_dry_run("lock"):
-        request = BuildInputs(app, plan, options).record_dry_run_and_plan_request()
+        request = BuildContextWriter(app, plan, options).record_dry_run_and_plan_request()
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), translate(_BY_HAND.format(target=plan.target))] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}

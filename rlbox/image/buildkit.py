@@ -35,7 +35,7 @@ MIN_ENGINE_FOR_LINKED_COPIES = (23,)
 _OUTPUT = ("--output=type=image,compression=zstd,compression-level=3,oci-mediatypes=true", "--provenance=false")
 
 
-def adapt_dockerfile_to_engine(
+def adapt_dockerfile_to_engine_and_base_context(
     dockerfile: str, engine_version: tuple[int, ...], base_image_replaced_by_context: str = ""
 ) -> str:
     """Return the Dockerfile as an engine's own BuildKit reads it: before 23 it knows no linked copies.
@@ -211,14 +211,14 @@ def find_buildx_path_or_raise() -> str:
     )
 
 
-class LogAndDigest(NamedTuple):
+class LogPathAndManifestDigest(NamedTuple):
     log_path: Path
     manifest_digest: str
 
 
 def build_image(
     target: str, request: BuildRequest, on_step: Callable[[BuildStep], None], print_retry_reason: Callable[[str], None]
-) -> LogAndDigest:
+) -> LogPathAndManifestDigest:
     """Build and tag the image; `print_retry_reason` is told why a build is repeated that failed by no fault of its own.
 
     Raises WorkFailed: A step failed: names it, quotes its last lines, gives the log's path.
@@ -236,7 +236,9 @@ def build_image(
         command = plan_build_command(request, buildx, str(settings), str(metadata))
         command = replace(command, env={"DOCKER_HOST": resolve_engine_address_opening_tunnel()})
         _build(command, request.tag, log_path, on_step, print_retry_reason)
-        return LogAndDigest(log_path, str(parse_untrusted_json(metadata.read_bytes()).get("containerimage.digest", "")))
+        return LogPathAndManifestDigest(
+            log_path, str(parse_untrusted_json(metadata.read_bytes()).get("containerimage.digest", ""))
+        )
 
 
 @contextmanager

@@ -28,12 +28,12 @@ from rlbox.image.compile_env import (
     build_wheel_in_namespaces,
     choose_job_count,
     create_cache_and_remove_partials,
+    ensure_rootfs_unpacked_or_use_host,
+    ensure_stored_tools_installed_in_cache,
     host_compiler_cache_suffix_or_empty,
-    install_stored_tools_in_cache,
     recreate_wheel_build_dir,
-    unpack_rootfs_or_use_host,
 )
-from rlbox.image.plan import ImageSources
+from rlbox.image.plan import ImagePlanInputs
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path, compute_file_sha256
 from rlbox.system.safe_files import remove_tree
@@ -79,7 +79,7 @@ def compile_and_lock_missing_wheels(app: App, target_name: str, options: Compile
     Raises SpecError: the lock is missing or stale, or a name is none.
     Raises WorkFailed: a build failed, or gave other bytes than the lock has.
     """
-    recipe = ImageSources.load(app.project, target_name)
+    recipe = ImagePlanInputs.load(app.project, target_name)
     lock = _usable_lock(app, recipe)
     results = []
     for entry, row in _chosen(recipe.target, lock, options.wheel_names):
@@ -91,7 +91,7 @@ def compile_and_lock_missing_wheels(app: App, target_name: str, options: Compile
     return tuple(results)
 
 
-def _usable_lock(app: App, recipe: ImageSources) -> Lock:
+def _usable_lock(app: App, recipe: ImagePlanInputs) -> Lock:
     name = recipe.target.name
     if not recipe.target.compile_entries:
         raise SpecError(
@@ -166,7 +166,7 @@ class _Compilation:
 
     def _find_stored(self) -> Package | None:
         wheel = None if self._options.replace_locked_wheel else self._lock.find_compiled_wheel(self._row)
-        return wheel if wheel and self._store.is_present_and_verified(wheel.sha256, wheel.size) else None
+        return wheel if wheel and self._store.verify_and_mark_if_intact(wheel.sha256, wheel.size) else None
 
     @contextmanager
     def _alone(self) -> Iterator[Path]:
@@ -188,8 +188,8 @@ class _Compilation:
     def _build(self, folder: Path, objects: Path) -> Path:
         """Return the wheel in `folder`, reproducible and with kernels for the GPUs that were asked for."""
         app, entry, row = self._app, self._entry, self._row
-        system, python = unpack_rootfs_or_use_host(self._target, self._lock, self._store)
-        site = install_stored_tools_in_cache(self._target, row, self._store)
+        system, python = ensure_rootfs_unpacked_or_use_host(self._target, self._lock, self._store)
+        site = ensure_stored_tools_installed_in_cache(self._target, row, self._store)
         recreate_wheel_build_dir(folder / "box", system, entry, row, self._store)
         create_cache_and_remove_partials(objects)
         folders = BuildDirs(
@@ -226,7 +226,7 @@ class _Compilation:
                     target=self._target.name, name=name
                 ),
             )
-        self._store.add_matching_file_return_sha256(wheel, digest)
+        self._store.add_file_if_matching_return_actual_sha256(wheel, digest)
         wheel.unlink()
         package = Package(
             name=self._row.name,

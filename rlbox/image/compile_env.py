@@ -80,7 +80,7 @@ def choose_job_count(entry: Compile, max_jobs: int | None) -> int:
     return max(1, min(limits))
 
 
-def plan_build_environment(
+def plan_isolated_build_environment(
     target: Target, entry: Compile, jobs: int, nvidia_library_names: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return the whole environment of a build; nothing of the caller's is in it.
@@ -164,7 +164,7 @@ def _plan_wheel_build_command(
     )
 
 
-def parse_build_backend_and_path(pyproject: Mapping[str, Any]) -> BackendAndPath:
+def parse_build_backend_or_setuptools_and_path(pyproject: Mapping[str, Any]) -> BackendAndPath:
     """Return the build backend that a pyproject.toml names, setuptools where it names none.
 
     Raises SpecError: `build-system` is not what the standard says. Source: PEP 517.
@@ -186,7 +186,7 @@ class RootDirAndInterpreter(NamedTuple):
     interpreter_path: str
 
 
-def unpack_rootfs_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> RootDirAndInterpreter:
+def ensure_rootfs_unpacked_or_use_host(target: Target, lock: Lock, store: ObjectStore) -> RootDirAndInterpreter:
     """Return the system that a build sees: of the lock's own apt packages, or this machine's for a base image.
 
     Raises MachineError: this machine has no Python of that version, or no C++ compiler.
@@ -239,7 +239,7 @@ def _own_python(version: str) -> str:
     return str(Path(found.stdout.strip()).resolve())  # a virtual environment's packages are not the build's
 
 
-def install_stored_tools_in_cache(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
+def ensure_stored_tools_installed_in_cache(target: Target, inputs: CompileInputs, store: ObjectStore) -> Path:
     """Return the folder with what a build imports, its compiler among it; builds of the same tools share it.
 
     Raises WorkFailed: one of the tools is no wheel.
@@ -426,13 +426,15 @@ def build_wheel_in_namespaces(
     """
     box = Path(dirs.build_dir)
     source = box / "source" / entry.folder / "pyproject.toml"
-    backend = parse_build_backend_and_path(parse_untrusted_toml(source.read_text("utf-8")) if source.is_file() else {})
+    backend = parse_build_backend_or_setuptools_and_path(
+        parse_untrusted_toml(source.read_text("utf-8")) if source.is_file() else {}
+    )
     libraries = sorted(path.parent.name for path in Path(dirs.site_dir).glob("nvidia/*/include"))
     command = _plan_wheel_build_command(
         dirs,
         interpreter_path,
         backend,
-        plan_build_environment(target, entry, jobs, libraries),
+        plan_isolated_build_environment(target, entry, jobs, libraries),
         source_subdir=entry.folder,
         create_user_namespace=can_use_user_namespace_or_raise_if_none(),
     )

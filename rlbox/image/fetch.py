@@ -20,7 +20,7 @@ from rlbox.artifacts.hub_files import (
     create_hub_url_finder,
     create_no_hub_entry_error,
     is_job_and_no_target,
-    link_hub_snapshot,
+    link_and_touch_hub_snapshot,
     load_hub_owner,
 )
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
@@ -31,9 +31,9 @@ from rlbox.image.plan import ImagePlan, load_image_plan
 from rlbox.system.files import require_writable_or_creatable_directory
 from rlbox.target.artifact import (
     Artifact,
+    list_artifacts_without_compile_inputs,
     list_artifacts_without_os_and_rlbox,
     list_hub_artifacts,
-    list_install_artifacts,
 )
 
 
@@ -49,15 +49,20 @@ class FetchOptions:
     import_dir: Path | None = None
 
 
-def fetch_export_or_import_files(app: App, name: str, options: FetchOptions) -> int:
+def fetch_export_or_import_files(app: App, target_or_job_name: str, options: FetchOptions) -> int:
     """Fetch for a target, or a job where no target has that name."""
-    if is_job_and_no_target(app.project, name):
-        owner = load_hub_owner(app.project, "job", name)
+    if is_job_and_no_target(app.project, target_or_job_name):
+        owner = load_hub_owner(app.project, "job", target_or_job_name)
         if not owner.entries:
-            raise create_no_hub_entry_error(app.project, name)
+            raise create_no_hub_entry_error(app.project, target_or_job_name)
         fetch = _Fetch(app, None, owner, options)
     else:
-        fetch = _Fetch(app, load_image_plan(app.project, name), load_hub_owner(app.project, "target", name), options)
+        fetch = _Fetch(
+            app,
+            load_image_plan(app.project, target_or_job_name),
+            load_hub_owner(app.project, "target", target_or_job_name),
+            options,
+        )
     if options.export_dir:
         with app.collecting_refusals_if_dry_run("export"):
             require_writable_or_creatable_directory(options.export_dir, "--export")
@@ -81,7 +86,11 @@ class _Fetch:
         self._repos = owner.require_locked_repos()
         files: tuple[Artifact, ...] = ()
         if lock:
-            files = list_artifacts_without_os_and_rlbox(lock) if options.inplace_only else list_install_artifacts(lock)
+            files = (
+                list_artifacts_without_os_and_rlbox(lock)
+                if options.inplace_only
+                else list_artifacts_without_compile_inputs(lock)
+            )
         # each once, without those that have the bytes of an earlier one
         self._image_files = tuple({file.sha256: file for file in reversed(files)}.values())[::-1]
         self._hub_files = tuple({file.sha256: file for file in list_hub_artifacts(self._repos)}.values())
@@ -99,19 +108,19 @@ class _Fetch:
             record_fetched_lock(self._store, self._name, self._owner.lock_path)
 
     def _link_snapshots(self) -> dict[str, str]:
-        return {repo.name: str(link_hub_snapshot(self._store, repo)) for repo in self._repos}
+        return {repo.name: str(link_and_touch_hub_snapshot(self._store, repo)) for repo in self._repos}
 
     def report_dry_run(self) -> int:
         app, options, store = self._app, self._options, self._store
         base = self._list_known_base_files()
         files = (*base, *self._files)
-        rows = measure_groups_and_total(files, store.is_present_and_verified)
+        rows = measure_groups_and_total(files, store.verify_and_mark_if_intact)
         if unknown := bool(self._base_image) and not base:
             app.add_dry_run_unchecked(
                 _("its manifest is not in the store"),
                 _("files of the base image {image}").format(image=self._base_image),
             )
-        missing = [file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+        missing = [file for file in files if not store.verify_and_mark_if_intact(file.sha256, file.size)]
         if options.import_dir:
             would = _("import {folder}").format(folder=options.import_dir)
             with app.collecting_refusals_if_dry_run("export"):
@@ -153,8 +162,8 @@ class _Fetch:
             )
             export = ObjectStore(export_dir)
             for file in files:
-                if not export.is_present_and_verified(file.sha256, file.size):
-                    store.link_object(file.sha256, export.path(file.sha256))
+                if not export.verify_and_mark_if_intact(file.sha256, file.size):
+                    store.link_object_replacing_path(file.sha256, export.path(file.sha256))
         size = decimal_size_text(result.present_bytes + result.fetched_bytes)
         lines = [
             _("{target}  {count} files, {size}: {present} present, {fetched} fetched ({fetched_size})").format(
@@ -182,9 +191,9 @@ class _Fetch:
         store, export = self._store, _open_export(directory)
         present, imported, damaged = 0, 0, []
         for digest in export.list_digests():
-            if store.is_present_and_verified(digest):
+            if store.verify_and_mark_if_intact(digest):
                 present += 1
-            elif store.add_matching_file_return_sha256(export.path(digest), digest) == digest:
+            elif store.add_file_if_matching_return_actual_sha256(export.path(digest), digest) == digest:
                 imported += 1
             else:
                 damaged.append(digest)
@@ -200,7 +209,7 @@ class _Fetch:
                 next_step=_("export again and repeat the import, which takes only the missing parts"),
             )
         self._record()
-        missing = [file.file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+        missing = [file.file for file in files if not store.verify_and_mark_if_intact(file.sha256, file.size)]
         missing += [self._base_image] if self._base_image and not base else []
         if missing:
             place = " --place here" if self._options.inplace_only else ""

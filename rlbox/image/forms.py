@@ -25,7 +25,9 @@ from rlbox.target.target import Target
 _OWN_IMAGE = '"rlbox/{}:${{RLBOX_PROJECT_NAME:?as `rlbox images` says it}}"'
 
 
-def render_compose_files(target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]) -> dict[str, str]:
+def render_compose_by_path_empty_if_no_docker(
+    target: Target, container: ContainerDefaults, template_dirs: Sequence[Path]
+) -> dict[str, str]:
     """Return the file that `rlbox render` writes, path to text; none where the platform's machines have no Docker."""
     if target.hardware.platform and not load_platform(target.hardware.platform).has_docker:
         return {}
@@ -130,7 +132,7 @@ def render_onstart(
     added_script: str = "",
     upload_dir: str = "",
     *,
-    is_provisioning: bool = False,
+    as_provisioning_script: bool = False,
     ignore_stack_conflicts: bool = False,
 ) -> OnstartScript:
     """Return the start script of a target on a platform.
@@ -142,7 +144,7 @@ def render_onstart(
     `ignore_stack_conflicts`: Install a stack there that contradicts itself.
     Raises SpecError: the platform has no such file, or the script is too large even packed.
     """
-    field = _require_provisioning(platform) if is_provisioning else platform.script
+    field = _require_provisioning(platform) if as_provisioning_script else platform.script
     values = {
         "name": target.name,
         "page": get_main_docs_url("vast") if platform.name == "vast" else get_main_docs_url("onstart-platforms"),

@@ -9,7 +9,11 @@ from urllib.parse import unquote
 
 from rlbox.amounts import decimal_size_text
 from rlbox.app import App
-from rlbox.artifacts.base_image import fetch_base_image_if_any, link_oci_layout, list_next_missing_base_files
+from rlbox.artifacts.base_image import (
+    fetch_base_image_if_any,
+    link_or_reuse_cached_oci_layout,
+    list_next_missing_base_files,
+)
 from rlbox.artifacts.fetch import (
     create_missing_files_error,
     fetch_missing_with_progress,
@@ -17,7 +21,7 @@ from rlbox.artifacts.fetch import (
     require_disk_space,
 )
 from rlbox.artifacts.locator import load_profile_without_dead_mirrors
-from rlbox.artifacts.mirrors import plan_package_indexes
+from rlbox.artifacts.mirrors import plan_pip_uv_env_and_local_wheels
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.profile import load_profile
 from rlbox.engine.connection import read_docker_server_version_or_raise
@@ -29,7 +33,12 @@ from rlbox.image.bootstrap import (
     ensure_cached_rootfs_archive,
     require_mmdebstrap,
 )
-from rlbox.image.buildkit import MIN_ENGINE_FOR_LINKED_COPIES, BuildOptions, BuildRequest, adapt_dockerfile_to_engine
+from rlbox.image.buildkit import (
+    MIN_ENGINE_FOR_LINKED_COPIES,
+    BuildOptions,
+    BuildRequest,
+    adapt_dockerfile_to_engine_and_base_context,
+)
 from rlbox.image.context import (
     compute_build_digest,
     list_hashed_context_entries,
@@ -48,11 +57,11 @@ from rlbox.image.plan import (
 )
 from rlbox.system.files import cache_path
 from rlbox.system.network_settings import read_pip_and_proxy_settings
-from rlbox.target.artifact import Artifact, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_artifacts_without_compile_inputs
 from rlbox.target.target import load_target
 
 
-class BuildInputs:
+class BuildContextWriter:
     """What one build starts from: lock, store, machine and sources profile, and what they give to its context.
 
     A hermetic build carries every locked file, any other only those that a step cannot verify by itself or that this
@@ -79,14 +88,16 @@ class BuildInputs:
         )
         run = self._run(override_directory or cache_path("contexts", tag_to_file_name(plan.tag)), self._base())
         base = lock.base if run.base_image_context_url else ""
-        dockerfile = {"Dockerfile": adapt_dockerfile_to_engine(plan.context_files["Dockerfile"], _engine(), base)}
+        dockerfile = {
+            "Dockerfile": adapt_dockerfile_to_engine_and_base_context(plan.context_files["Dockerfile"], _engine(), base)
+        }
         entries = {**list_hashed_context_entries(plan), **list_unhashed_rlbox_files()}
         sync_build_context({**entries, **carried, **dockerfile}, run.context_dir)
         if options.hermetic:
             return run
-        files = list_install_artifacts(lock)
+        files = list_artifacts_without_compile_inputs(lock)
         profile = load_profile_without_dead_mirrors(self._app, self._sources, self._site, files)
-        return replace(run, step_env=plan_package_indexes(plan.torch_groups, self._site, profile).env)
+        return replace(run, step_env=plan_pip_uv_env_and_local_wheels(plan.torch_groups, self._site, profile).env)
 
     def record_dry_run_and_plan_request(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
@@ -173,13 +184,14 @@ class BuildInputs:
         if app.dry_run:
             return f"oci-layout://FOLDER@{lock.base.rpartition('@')[2]}"
         fetch_base_image_if_any(app, lock, store, self._sources)
-        return f"oci-layout://{link_oci_layout(lock.base, lock.platform, store)}@{lock.base.rpartition('@')[2]}"
+        layout = link_or_reuse_cached_oci_layout(lock.base, lock.platform, store)
+        return f"oci-layout://{layout}@{lock.base.rpartition('@')[2]}"
 
     def _fetch(self) -> None:
         app, plan, store = self._app, self._plan, self._store
         if missing := self._missing():
             self._refuse(missing)
-            probe_files = list_install_artifacts(self._lock)
+            probe_files = list_artifacts_without_compile_inputs(self._lock)
             fetch_missing_with_progress(app, missing, store, self._sources, plan.target, probe_files=probe_files)
 
     def _refuse(self, missing: list[Artifact]) -> None:
@@ -192,7 +204,7 @@ class BuildInputs:
 
         It carries all; or uv, what no step of a Dockerfile verifies itself, what lies in pip's `find-links` folders.
         """
-        plan, store, wanted = self._plan, self._store, list_install_artifacts(self._lock)
+        plan, store, wanted = self._plan, self._store, list_artifacts_without_compile_inputs(self._lock)
         everything, local = self._options.hermetic, self._local
         kinds, uv = ("apt", "compiled", "git", "http"), ("uv", "runtime")
         carried = [
@@ -202,7 +214,7 @@ class BuildInputs:
         ]
         if plan.rootfs_checksum and cached_rootfs_archive_path(plan.rootfs_checksum).exists():
             carried = [artifact for artifact in carried if artifact.kind != "apt"]
-        return [artifact for artifact in carried if not store.is_present_and_verified(artifact.sha256, artifact.size)]
+        return [artifact for artifact in carried if not store.verify_and_mark_if_intact(artifact.sha256, artifact.size)]
 
     def _wheels(self) -> Mapping[str, Path]:
         lock, store, everything = self._lock, self._store, self._options.hermetic

@@ -75,7 +75,7 @@ _DECIDING = ("images", "templates")
 """Folders of a project that decide images: without them all of its images are those of the rlbox that is used."""
 
 
-def project_name(project: Project) -> str:
+def get_or_make_project_name(project: Project) -> str:
     """Return the name of a project: `RLBOX_PROJECT_NAME`, else one made of its folder and this machine.
 
     A folder without targets, fixes and templates of its own goes by the user's name and by where rlbox is installed:
@@ -91,7 +91,7 @@ def project_name(project: Project) -> str:
 
 
 def project_image_tag(project: Project, target_name: str) -> str:
-    return format_rlbox_image_tag(target_name, project_name(project))
+    return format_rlbox_image_tag(target_name, get_or_make_project_name(project))
 
 
 def map_archive_tag_or_keep_foreign(project: Project, archive_tag: str) -> str:
@@ -102,7 +102,7 @@ def map_archive_tag_or_keep_foreign(project: Project, archive_tag: str) -> str:
 
 def try_record_project_dir(project: Project) -> None:
     """Note where the project of a name is, so that what is left of one that is gone can be told; no error if not."""
-    name, path = project_name(project), str(project.folder)
+    name, path = get_or_make_project_name(project), str(project.folder)
     with contextlib.suppress(OSError):
         if find_recorded_project_dir_or_empty(name) != path:
             write_atomic(_note(name), json.dumps({"schema": 1, "folder": path}))

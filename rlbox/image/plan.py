@@ -30,7 +30,7 @@ from rlbox.fixes.patches import (
 )
 from rlbox.fixes.render import RenderedFixes, render_fix_check_manifest_json, render_fixes_or_raise_refusal
 from rlbox.i18n import _
-from rlbox.image.forms import render_compose_files, render_onstart_files_or_empty
+from rlbox.image.forms import render_compose_by_path_empty_if_no_docker, render_onstart_files_or_empty
 from rlbox.image.names import project_image_tag
 from rlbox.image.templates import quote_dockerfile, render_template
 from rlbox.job.job import load_target_ports_by_job_dot_port
@@ -154,7 +154,7 @@ def _lock_dir_in_context(lock: Lock) -> str:
     It is copied as it stands, with a fixed time stamp, so that a changed lock runs no step. Its name is the lock's:
     BuildKit takes files of one path, size and time stamp for the same.
     """
-    return f"lock/{lock.checksum()[:12]}"
+    return f"lock/{lock.compute_json_sha256()[:12]}"
 
 
 def _find_torch_channel(group: str, packages: Iterable[Package]) -> str:
@@ -254,14 +254,14 @@ def plan_image_without_tag(
         tag="",
         rendered_files={
             f"images/{target.name}/Dockerfile": dockerfile,
-            **render_compose_files(target, container, template_dirs),
+            **render_compose_by_path_empty_if_no_docker(target, container, template_dirs),
             **render_onstart_files_or_empty(target, template_dirs),
             "Dockerfile.base": _BASE_HEAD + text("base.j2", interpreter="/usr/bin/python3"),
         },
         context_files={"Dockerfile": dockerfile, **files, **(_list_lock_files(lock, stages) if lock else {})},
         lock=lock,
         lock_fault=explain_lock_fault(target, lock, rlbox_requirements, patch_texts),
-        lock_checksum=lock.checksum() if lock else "",
+        lock_checksum=lock.compute_json_sha256() if lock else "",
         spec_checksum=compute_image_spec_checksum(target),
         rootfs_checksum=hash_rootfs_inputs(lock, target.build.epoch) if lock and target.base.bootstrap else "",
         layers=tuple(layer.name for stage in stages for layer in stage.layers),
@@ -382,7 +382,7 @@ def build_image_labels(
         **_build_oci_labels(target, lock),
         "rlbox.fixes": " ".join(ids),
         "rlbox.patches": " ".join(row.name for row in patches if not row.skip_reason),
-        LOCK_LABEL: lock.checksum() if lock else "",
+        LOCK_LABEL: lock.compute_json_sha256() if lock else "",
         SPEC_LABEL: compute_image_spec_checksum(target),
         "rlbox.target": target.name,
     }
@@ -398,7 +398,7 @@ def _build_oci_labels(target: Target, lock: Lock | None) -> dict[str, str]:
         "title": target.title,
         "description": f"Image of the rlbox target {target.name}, built from a lock file",
         "documentation": get_main_docs_url("images"),
-        "version": lock.checksum()[:12] if lock else "",
+        "version": lock.compute_json_sha256()[:12] if lock else "",
         "created": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
     if target.base.image:
@@ -480,12 +480,12 @@ def build_container_defaults(target: Target, rendered_fixes: RenderedFixes) -> C
 
 def load_image_plan(project: Project, target_name: str) -> ImagePlan:
     """Return the plan of a target's image with its name in an engine; errors are those of `load_target`."""
-    plan = ImageSources.load(project, target_name).build_plan_without_tag()
+    plan = ImagePlanInputs.load(project, target_name).build_plan_without_tag()
     return replace(plan, tag=project_image_tag(project, target_name))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageSources:
+class ImagePlanInputs:
     """What the plan of an image is made of.
 
     `patch_texts` are the target's own, file name to text; `job_ports` those of rlbox's own jobs on the target,
@@ -500,7 +500,7 @@ class ImageSources:
     template_dirs: tuple[Path, ...]
 
     @classmethod
-    def load(cls, project: Project, target_name: str) -> ImageSources:
+    def load(cls, project: Project, target_name: str) -> ImagePlanInputs:
         loaded = load_target_with_fix_apt_packages(project, target_name)
         patches = project.require_patch_files(target_name, loaded.target.patches_folder_file_names)
         return cls(
@@ -509,7 +509,7 @@ class ImageSources:
             fixes=loaded.all_fixes,
             patch_texts={path.name: path.read_text("utf-8") for path in patches},
             job_ports=load_target_ports_by_job_dot_port(Project(folder=project.roots[-1]), target_name),
-            template_dirs=tuple(project.template_dirs()),
+            template_dirs=tuple(project.list_existing_template_dirs_except_packs()),
         )
 
     def build_plan_without_tag(self) -> ImagePlan:

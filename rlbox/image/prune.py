@@ -20,8 +20,8 @@ from rlbox.image.names import (
     PROJECT_NAME_VARIABLE,
     find_recorded_project_dir_or_empty,
     format_rlbox_image_tag,
+    get_or_make_project_name,
     parse_image_tag_or_empty,
-    project_name,
 )
 from rlbox.image.plan import load_image_plan
 
@@ -91,7 +91,7 @@ def list_all_rlbox_images(current_project: Project) -> list[NamedEngineImage]:
     for row in connect_engine().list_all_containers_with_label(TARGET_LABEL):
         container = next((str(name).lstrip("/") for name in row.get("Names") or ()), str(row.get("Id", ""))[:12])
         users.setdefault(str(row.get("ImageID", "")), []).append(container)
-    own, found = project_name(current_project), []
+    own, found = get_or_make_project_name(current_project), []
     for row in connect_engine().list_images_with_label(TARGET_LABEL):
         names = [tag for tag in row.get("RepoTags") or () if tag != _NAMELESS]
         for name in names or [str(row["Id"])]:
@@ -103,7 +103,7 @@ def select_images(
     project_of_targets: Project, images: Sequence[NamedEngineImage], tags_ids_or_targets: Iterable[str]
 ) -> list[NamedEngineImage]:
     """Return the images of these names, ids or targets of this project, each once; `SpecError` for one there is not."""
-    own = project_name(project_of_targets)
+    own = get_or_make_project_name(project_of_targets)
     found: dict[str, NamedEngineImage] = {}
     for name in tags_ids_or_targets:
         wanted = (name, f"sha256:{name.removeprefix('sha256:')}", format_rlbox_image_tag(name, own))
@@ -160,7 +160,7 @@ def _describe_image(
 
 
 def _of_this_project(project: Project, row: dict[str, Any], target: str) -> tuple[str, bool]:
-    if target not in project.target_files():
+    if target not in project.own_pack_and_shipped_target_files():
         is_spare = PROJECT_NAME_VARIABLE not in os.environ  # a chosen name is of several folders
         return _("there is no target {target} any more").format(target=target), is_spare
     try:

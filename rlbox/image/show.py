@@ -151,7 +151,7 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
     """
     name = labels[_TARGET]
     status = {"target": name, "spec": _("there is no such target"), "lock": "", "changes": []}
-    if name not in app.project.target_files():
+    if name not in app.project.own_pack_and_shipped_target_files():
         return status
     try:
         target = load_target_with_fix_apt_packages(app.project, name).target
@@ -160,7 +160,7 @@ def _compare_with_target(app: App, labels: Mapping[str, str], lock: Lock | None)
         what = error.what.splitlines()[0] if "\n" in error.what else error.what
         return {**status, "spec": _("cannot be read: {what}").format(what=what)}
     same_spec = labels.get(SPEC_LABEL) == compute_image_spec_checksum(target)
-    same_lock = current is not None and labels.get(LOCK_LABEL) == current.checksum()
+    same_lock = current is not None and labels.get(LOCK_LABEL) == current.compute_json_sha256()
     return {
         "target": name,
         "spec": _("same") if same_spec else _("differs"),

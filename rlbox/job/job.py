@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
-from rlbox.config.hub import HubEntry, find_repeated_hub_names
+from rlbox.config.hub import HubEntry, find_repeated_hub_name_problems
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     EnvName,
@@ -267,7 +267,7 @@ class Job(SpecModel):
     @model_validator(mode="after")
     def _references_hold(self) -> Job:
         problems = [*_param_problems(self), *_name_problems(self), *_cluster_problems(self)]
-        problems += [*_secret_problems(self), *_placeholder_problems(self), *find_repeated_hub_names(self.hub)]
+        problems += [*_secret_problems(self), *_placeholder_problems(self), *find_repeated_hub_name_problems(self.hub)]
         if self.fits:
             problems += find_fits_formula_problems(self.fits, self.params, [stage.name for stage in self.stages])
         if problems:
@@ -444,7 +444,7 @@ def _validate_job(name: str, shown: str, text: str) -> Job:
 def load_target_ports_by_job_dot_port(project: Project, target: str) -> dict[str, int]:
     """Return `JOB.PORT` to number of the jobs of a project that run on a target; no more of them is checked."""
     found: dict[str, int] = {}
-    for name, path in project.job_files().items():
+    for name, path in project.own_pack_and_shipped_job_files().items():
         shown = format_spec_path(path, project)
         table = parse_toml(read_utf8_text(path, shown), shown)
         if table.get("target") != target:

@@ -83,7 +83,7 @@ def apply_overrides(
     )
 
 
-def fill_hub_repositories(job: Job, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def replace_hub_placeholders_with_repos(job: Job, params: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return parameters with the repository of its entry in place of `{hub.NAME}`, as people read them."""
     known = {f"{{hub.{entry.name}}}": entry.repo for entry in job.hub}
     return {name: known.get(str(value), value) for name, value in params.items()}
@@ -205,7 +205,7 @@ def resolve_default_params(job: Job) -> dict[str, Scalar]:
     }
 
 
-def get_unit_by_param(job: Job) -> dict[str, str]:
+def get_unit_by_param_except_fractions(job: Job) -> dict[str, str]:
     units = {name: param.argument_unit for name, param in job.params.items()}
     return {name: unit for name, unit in units.items() if unit not in ("", "fraction")}
 

@@ -27,7 +27,13 @@ from rlbox.job.gate import (
 )
 from rlbox.job.job import Job, Phase, Service, Stage, UsualStepsBeforeHang
 from rlbox.job.param import Scalar, format_argument_without_unit, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, fill_hub_repositories, get_unit_by_param
+from rlbox.job.params import (
+    SET,
+    ParamValues,
+    apply_overrides,
+    get_unit_by_param_except_fractions,
+    replace_hub_placeholders_with_repos,
+)
 from rlbox.values import OWN
 
 _PYTHONPATH = "PYTHONPATH"
@@ -112,7 +118,7 @@ def _fill_hub_in_params(job: Job, values: ParamValues) -> ParamValues:
     """Return parameters with folders and repositories in place of `{hub.NAME}`, as people read them in a plan."""
     known = {f"{{hub.{name}}}": folder for name, folder in values.hub.items()}
     params = {name: known.get(str(value), value) for name, value in values.params.items()}
-    params = fill_hub_repositories(job, params)
+    params = replace_hub_placeholders_with_repos(job, params)
     kept = {name: value for name, value in values.params.items() if values.origins.get(name) == SET}
     return replace(values, params={**params, **kept})
 
@@ -318,7 +324,7 @@ def plan_run(
             for number, stage in enumerate(select_stages(job, values.profile), start=1)
         ),
         origins=dict(values.origins),
-        units=get_unit_by_param(job),
+        units=get_unit_by_param_except_fractions(job),
         secrets=secrets,
         hub=dict(values.hub),
         next_steps=job.next,
@@ -427,7 +433,7 @@ def replan_stages_for_resume(
         previous_plan,
         params=dict(now.params),
         origins=dict(now.origins),
-        units=get_unit_by_param(job),
+        units=get_unit_by_param_except_fractions(job),
         stages=tuple(stages),
         notes=(*previous_plan.notes, *_list_resume_notes(job, next_attempt_by_stage)),
     )

@@ -20,9 +20,9 @@ from rlbox.lint.calls import Argument, Call, get_wrapped_command_words
 from rlbox.lint.document import Document, VariableSetting
 from rlbox.lint.drift import DriftRule, Matcher, Severity, load_drift_rules
 from rlbox.lint.formats import parse_document
-from rlbox.lint.shell import Position, replace_placeholders
-from rlbox.system.bash import find_bash_syntax_error
-from rlbox.target.engine_images import map_packages_to_tagged_version
+from rlbox.lint.shell import Position, replace_angle_bracket_placeholders
+from rlbox.system.bash import find_syntax_error_if_bash_available
+from rlbox.target.engine_images import map_packages_to_unambiguous_tagged_version
 
 _LONGEST_STATEMENT = 8_000  # characters
 _OPTIONS = Path(__file__).with_name("options.json.xz")
@@ -135,7 +135,11 @@ def lint_text(
 ) -> tuple[LintFinding, ...]:
     """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
-    known = map_packages_to_tagged_version(one.text for one in document.images) | document.pins | dict(versions or {})
+    known = (
+        map_packages_to_unambiguous_tagged_version(one.text for one in document.images)
+        | document.pins
+        | dict(versions or {})
+    )
     findings: list[LintFinding] = []
     for rule in rules:
         commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()
@@ -300,8 +304,8 @@ def _shell_syntax(document: Document, rule: DriftRule, versions: Mapping[str, st
     text = document.text.replace("\r\n", "\n")
     is_named = re.search(r"\.(?:sh|bash|slurm|sbatch)$", document.name) and not text.startswith("#!")
     is_bash = is_named or re.match(r"#!.*\b(?:ba|da)?sh\b", text)
-    is_broken = is_bash and not re.search(r"\{\{[^{}\n]*\}\}|\{%", text) and find_bash_syntax_error(text)
-    if is_broken and (error := find_bash_syntax_error(replace_placeholders(text))):
+    is_broken = is_bash and not re.search(r"\{\{[^{}\n]*\}\}|\{%", text) and find_syntax_error_if_bash_available(text)
+    if is_broken and (error := find_syntax_error_if_bash_available(replace_angle_bracket_placeholders(text))):
         yield _Hit(position=Position(min(error.line, len(document.lines)), 1), fields={"value": error.message})
 
 

@@ -83,7 +83,7 @@ def load_bash_parser() -> Parser:
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def replace_placeholders(text: str) -> str:
+def replace_angle_bracket_placeholders(text: str) -> str:
     """Return a text in which `<your name>`, for a shell a redirection, is a word of the same length."""
     return _PLACEHOLDER.sub(lambda match: f"_{match.group()[1:-1].replace(' ', '_')}_", text)
 
@@ -91,7 +91,7 @@ def replace_placeholders(text: str) -> str:
 def parse_shell_commands(source: Source) -> Iterator[Command]:
     """Yield the commands of a shell text, those of command substitutions behind the one they stand in."""
     text = source.text[:_LARGEST]
-    parsed = replace_placeholders(text)  # the words of commands keep their text
+    parsed = replace_angle_bracket_placeholders(text)  # the words of commands keep their text
     reader = _Reader(source, text.encode("utf-8", "replace"))
     nodes = [load_bash_parser().parse(parsed.encode("utf-8", "replace")).root_node]
     while nodes:

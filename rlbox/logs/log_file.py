@@ -54,7 +54,7 @@ class MaskedLogFile:
     def flush_held_back_bytes(self) -> None:
         self._append(self._credentials.feed(self._masks.close()) + self._credentials.close())
 
-    def read_next_block(self) -> bytes:
+    def read_next_block_or_empty(self) -> bytes:
         if not self.unread_bytes:
             return b""
         data = os.pread(self._handle, min(BLOCK, self.unread_bytes), self.read_offset)

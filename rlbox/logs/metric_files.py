@@ -47,7 +47,7 @@ _WANDB_HEADER = b":W&B\xe1\xbe\x00"
 _WANDB_BLOCK = 32 * 1024
 
 
-class MetricRow(NamedTuple):
+class StepMetrics(NamedTuple):
     """Values by the trainer's name; they may be NaN or infinite. `step` and `unix_s` are None where unknown."""
 
     step: int | None
@@ -56,21 +56,21 @@ class MetricRow(NamedTuple):
     stage: str = ""
 
 
-class SourcedRow(NamedTuple):
+class StepMetricsWithFormatAndFolder(NamedTuple):
     """`source` is the name of the format, and after a blank the folder of the file below the run directory."""
 
     source: str
-    row: MetricRow
+    row: StepMetrics
 
 
-def list_metric_rows(record: Mapping[str, object]) -> list[MetricRow]:
+def extract_step_metrics(record: Mapping[str, object]) -> list[StepMetrics]:
     """Return the numbers of a JSON object, nested names joined by dots; `null` is NaN, as orjson writes it."""
     values = dict(_iter_numbers(record, ""))
     step = next((int(values[name]) for name in _STEP_NAMES if abs(values.get(name, math.inf)) < _LARGEST_STEP), None)
     unix_s = next((values[name] for name in _TIME_NAMES if values.get(name, 0.0) > _OLDEST_UNIX_S), None)
     frame = {*_STEP_NAMES, *_TIME_NAMES}
     own = {name: value for name, value in values.items() if name not in frame and not name.startswith("_")}
-    return [MetricRow(step, unix_s, own, str(record.get("stage", "")))] if own else []
+    return [StepMetrics(step, unix_s, own, str(record.get("stage", "")))] if own else []
 
 
 def _iter_numbers(record: Mapping[str, object], prefix: str) -> Iterator[tuple[str, float]]:
@@ -101,20 +101,20 @@ def _split_trainer_state(data: bytes, _offset: int) -> SplitRecords:
     return SplitRecords([data], len(data)) if data.rstrip().endswith(b"\n}") else SplitRecords([], 0)
 
 
-def _parse_json_line(line: bytes) -> list[MetricRow]:
+def _parse_json_line(line: bytes) -> list[StepMetrics]:
     row = parse_untrusted_json(line)
     if "eval" in row:  # of another kind than the rows of steps next to it
         row = {f"eval {key}" if isinstance(value, float) else key: value for key, value in row.items()}
-    return list_metric_rows(row)
+    return extract_step_metrics(row)
 
 
-def _parse_verl_line(line: bytes) -> list[MetricRow]:
+def _parse_verl_line(line: bytes) -> list[StepMetrics]:
     row = parse_untrusted_json(line)
-    return list_metric_rows({**row["data"], "training/global_step": row["step"]})
+    return extract_step_metrics({**row["data"], "training/global_step": row["step"]})
 
 
-def _parse_trainer_state(record: bytes) -> list[MetricRow]:
-    return [row for entry in parse_untrusted_json(record)["log_history"] for row in list_metric_rows(entry)]
+def _parse_trainer_state(record: bytes) -> list[StepMetrics]:
+    return [row for entry in parse_untrusted_json(record)["log_history"] for row in extract_step_metrics(entry)]
 
 
 def _split_tfrecords(data: bytes, _offset: int) -> SplitRecords:
@@ -129,7 +129,7 @@ def _split_tfrecords(data: bytes, _offset: int) -> SplitRecords:
     return SplitRecords(records, at)
 
 
-def _parse_tensorboard_event(record: bytes) -> list[MetricRow]:
+def _parse_tensorboard_event(record: bytes) -> list[StepMetrics]:
     """Return the scalars of an Event, as `simple_value` or as a tensor of one element."""
     event = _parse_protobuf(record)
     values = dict[str, float]()
@@ -139,7 +139,7 @@ def _parse_tensorboard_event(record: bytes) -> list[MetricRow]:
             values[fields[1][0].decode()] = number
     step = event.get(2, [0])[0]
     signed = step - (1 << 64) if step >> 63 else step
-    return [MetricRow(signed, struct.unpack("<d", event[1][0])[0], values)] if values else []
+    return [StepMetrics(signed, struct.unpack("<d", event[1][0])[0], values)] if values else []
 
 
 def _read_scalar(summary_value: Mapping[int, list[Any]]) -> tuple[float, ...]:
@@ -172,7 +172,7 @@ def _split_wandb_records(data: bytes, offset: int) -> SplitRecords:
     return SplitRecords(records, used)
 
 
-def _parse_wandb_history(record: bytes) -> list[MetricRow]:
+def _parse_wandb_history(record: bytes) -> list[StepMetrics]:
     """Return the numbers of one call of `wandb.log`; none for all other records."""
     values: dict[str, object] = {}
     for history in map(_parse_protobuf, _parse_protobuf(record).get(2, [])):
@@ -181,7 +181,7 @@ def _parse_wandb_history(record: bytes) -> list[MetricRow]:
             values[name] = parse_untrusted_json(item[16][0]) if 16 in item else None
         for step in history.get(2, []):
             values["_step"] = _parse_protobuf(step).get(1, [0])[0]
-    return list_metric_rows({name: value for name, value in values.items() if value is not None})
+    return extract_step_metrics({name: value for name, value in values.items() if value is not None})
 
 
 def _parse_protobuf(message: bytes) -> dict[int, list[Any]]:
@@ -211,7 +211,7 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 _Split = Callable[[bytes, int], SplitRecords]
-_Parse = Callable[[bytes], list[MetricRow]]
+_Parse = Callable[[bytes], list[StepMetrics]]
 _FORMATS: dict[str, tuple[str, _Split, _Parse]] = {
     METRICS_FILE: (r"(?:^|/)metrics\.jsonl$", _split_lines, _parse_json_line),
     "verl": (r"\.jsonl$", _split_lines, _parse_verl_line),
@@ -233,7 +233,7 @@ class MetricFilesReader:
         self._files: dict[str, _GrowingFile] = {}
         self._seen_trainer_state_rows: set[str] = set()
 
-    def read_new_rows(self) -> Iterator[SourcedRow]:
+    def read_new_rows(self) -> Iterator[StepMetricsWithFormatAndFolder]:
         """Yield new rows of all files, the most exact format first; a torn last record is read when it is complete."""
         for relative_path, facts in islice(walk_non_directories(self._run_dir, max_depth=_DEEPEST), _MOST_ENTRIES):
             is_old_attempt = f"/{ATTEMPT_PREFIX}" in f"/{relative_path}"
@@ -247,7 +247,7 @@ class MetricFilesReader:
                     if text in self._seen_trainer_state_rows:
                         continue
                     self._seen_trainer_state_rows.add(text)
-                yield SourcedRow(file.source, row)
+                yield StepMetricsWithFormatAndFolder(file.source, row)
 
     def _add_new_file_of_metrics(self, relative_path: str) -> None:
         path, folder = self._run_dir / relative_path, str(Path(relative_path).parent)
@@ -272,7 +272,7 @@ class _GrowingFile:
     parse: _Parse
     offset: int = 0
 
-    def read_new_rows(self) -> Iterator[MetricRow]:
+    def read_new_rows(self) -> Iterator[StepMetrics]:
         size = BLOCK
         with contextlib.suppress(OSError), open_regular_file(self.path) as file:
             while size <= _LARGEST_RECORD:

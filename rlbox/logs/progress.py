@@ -348,7 +348,7 @@ _STATES = 500
 """States of one line that are looked at, about."""
 
 
-def sample_log_progress(path: Path) -> Iterator[TimedReading]:
+def read_log_progress(path: Path) -> Iterator[TimedReading]:
     """Yield what the lines of a log report.
 
     A file that is missing or cannot be read tells nothing.

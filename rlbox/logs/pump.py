@@ -44,7 +44,7 @@ class _Source:
     ended: bool = False
 
 
-class LogPump:
+class MaskingLogPump:
     """The logs of one stage by name, and the thread that fills them.
 
     `write_error` is the first error in writing one; from then on output is thrown away, so that processes can end.
@@ -135,7 +135,7 @@ class LogPump:
         self._epoll.close()
 
     def _open(self, name: str, path: Path) -> MaskedLogFile:
-        log = self.logs[name] = MaskedLogFile(path, self._masks.create_secrets_only_mask_stream())
+        log = self.logs[name] = MaskedLogFile(path, self._masks.create_mask_stream_keeping_url_credentials())
         return log
 
     def _work(self) -> None:
@@ -217,7 +217,7 @@ LineConsumer = Callable[[str, LineBlock], object]
 class LineDispatcher:
     """Reads the logs of a pump in the order `names`: what a service says comes before what its clients make of it."""
 
-    def __init__(self, pump: LogPump, names: Sequence[str], consumers: Sequence[LineConsumer]) -> None:
+    def __init__(self, pump: MaskingLogPump, names: Sequence[str], consumers: Sequence[LineConsumer]) -> None:
         self._pump = pump
         self._names = names
         self._consumers = consumers
@@ -265,7 +265,7 @@ class LineDispatcher:
             return False
         splitter = self._splitters.setdefault(name, LineSplitter())
         offset, truncations = log.read_offset, log.truncations
-        data = log.read_next_block()
+        data = log.read_next_block_or_empty()
         if log.truncations != truncations:
             splitter.restart_byte_offsets()
         self._hand_over(name, splitter.feed(data))

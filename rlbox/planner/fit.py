@@ -20,7 +20,7 @@ from rlbox.job.fits import JobRequirements, StageRequirements
 from rlbox.job.job import Job, load_job
 from rlbox.job.names import SOURCE_PARAM
 from rlbox.job.param import Param, Scalar, format_scalar
-from rlbox.job.params import SET, ParamValues, apply_overrides, fill_hub_repositories, resolve_params
+from rlbox.job.params import SET, ParamValues, apply_overrides, replace_hub_placeholders_with_repos, resolve_params
 from rlbox.job.plan import ProcessPaths, RunPlan, select_stages
 from rlbox.planner.needs import (
     IDLE,
@@ -354,11 +354,11 @@ def estimate_stage_hours(
 ) -> tuple[StageHours, ...]:
     """Of `passed_stages_newest_first` one counts with the same parameters."""
     fits = job.fits or JobRequirements()
-    params = fill_hub_repositories(job, values.params)
+    params = replace_hub_placeholders_with_repos(job, values.params)
     formulas = FitsFormulaEvaluator(job, params, bytes_per_gpu)
 
     def has_same_params(run: StageMeasurement) -> bool:
-        measured = fill_hub_repositories(job, run.params)
+        measured = replace_hub_placeholders_with_repos(job, run.params)
         return all(
             measured.get(name) == value
             for name, value in params.items()
@@ -424,7 +424,7 @@ def _range(low: float | None, high: float | None) -> str:
     return texts[0] if texts[0] == texts[1] else "-".join(texts)
 
 
-def print_needs_and_require_fit(
+def print_needs_and_cost_and_require_fit(
     app: App,
     job_name: str,
     requested: RunCommand,

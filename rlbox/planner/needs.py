@@ -14,7 +14,7 @@ from rlbox.job.expression import ExpressionValue, evaluate_expression
 from rlbox.job.fits import CARD, JobRequirements
 from rlbox.job.job import Job
 from rlbox.job.param import Scalar
-from rlbox.job.params import DEFAULT, ParamValues, fill_hub_repositories
+from rlbox.job.params import DEFAULT, ParamValues, replace_hub_placeholders_with_repos
 from rlbox.job.plan import select_stages
 from rlbox.target.target import Target
 
@@ -81,12 +81,12 @@ def get_declared_capacity(target: Target, gpus_per_node: int) -> Capacity:
     )
 
 
-def parse_machine_capacity(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
+def parse_machine_capacity(optional_nodes_x_gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
     """Return the capacity of `4x32` (GPUs x GB of a card) or `2x8x80` (nodes too)."""
-    found = _MACHINE.fullmatch(gpus_x_gb)
+    found = _MACHINE.fullmatch(optional_nodes_x_gpus_x_gb)
     if not found or not all(float(part) for part in found.groups() if part):
         raise SpecError(
-            _("invalid --machine {text!r}").format(text=gpus_x_gb),
+            _("invalid --machine {text!r}").format(text=optional_nodes_x_gpus_x_gb),
             next_step=_("use GPUSxGB: 4x32, 2x8x80 for two nodes"),
         )
     nodes, gpus, sold = found.groups()
@@ -94,7 +94,7 @@ def parse_machine_capacity(gpus_x_gb: str, host_and_disk: Capacity) -> Capacity:
     known = "NVIDIA GeForce RTX 5090"
     card = estimate_reported_gpu_bytes(known if _KNOWN[known] <= float(sold) <= 32 else "", float(sold))
     return Capacity(
-        source_label=f"--machine {gpus_x_gb}",
+        source_label=f"--machine {optional_nodes_x_gpus_x_gb}",
         source="command_line",
         nodes=int(nodes or 1),
         gpus_per_node=int(gpus),
@@ -193,7 +193,7 @@ def compute_run_needs(job: Job, values: ParamValues, bytes_per_gpu: float) -> Ru
     """
     if job.fits is None:
         return None
-    values = replace(values, params=fill_hub_repositories(job, values.params))
+    values = replace(values, params=replace_hub_placeholders_with_repos(job, values.params))
     formulas = FitsFormulaEvaluator(job, values.params, bytes_per_gpu)
     chosen = {stage.name for stage in select_stages(job, values.profile)}
     stages = tuple(_evaluate_stage(job.fits, name, formulas) for name in job.fits.stages if name in chosen)

@@ -71,7 +71,9 @@ def solve_or_find_conflict(problem: StackProblem) -> StackVerdict:
 def _find_smallest_contradiction(problem: StackProblem) -> tuple[tuple[CompatFact, ...], tuple[Constraint, ...]]:
     # facts that speak of nothing else than what is fixed explain best: what is last is kept
     fixed = {one.name for one in problem.constraints}
-    facts = sorted(problem.facts, key=lambda fact: fixed.issuperset(one.name for one in fact.conditions()))
+    facts = sorted(
+        problem.facts, key=lambda fact: fixed.issuperset(one.name for one in fact.when_and_alternative_conditions())
+    )
     domains = problem.candidates(problem.constraints)
     needed = _minimize(facts, lambda rows: solve(domains, rows) is None)
     return needed, _minimize(problem.constraints, lambda rows: solve(problem.candidates(rows), needed) is None)
@@ -190,7 +192,9 @@ def format_stack_verdict(target_name: str, problem: StackProblem, verdict: Stack
         return join("\n", [head, *format_conflict_lines(verdict), *unknown, *without, change])
     facts = _list_facts_in_force(problem, verdict)
     where = {one.name: one.where for one in problem.constraints}
-    shown = where.keys() | {one.name for fact in facts for one in fact.conditions() if one.name not in MACHINE}
+    shown = where.keys() | {
+        one.name for fact in facts for one in fact.when_and_alternative_conditions() if one.name not in MACHINE
+    }
     rows = [
         f"  {pad_translated(_TITLES.get(name, name), 28)} {version:<16} {translate(where.get(name, _('follows')))}"
         for name, version in verdict.versions.items()

@@ -20,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from rlbox.config.toml_files import load_toml
 from rlbox.foreign import parse_untrusted_json
 from rlbox.i18n import _
-from rlbox.planner.stack_solver import CompatFact, VersionsByName, is_in_range, parse_condition
+from rlbox.planner.stack_solver import CompatFact, VersionsByName, is_public_version_in_range, parse_condition
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target, Wheel
 
@@ -139,7 +139,7 @@ class StackProblem:
             if "" in texts:
                 found[name] = ("",)
                 continue
-            fit = tuple(v for v in self.versions[name] if all(is_in_range(text, v) for text in texts))
+            fit = tuple(v for v in self.versions[name] if all(is_public_version_in_range(text, v) for text in texts))
             found[name] = tuple(v for v in fit if v in self.versions_with_facts.get(name, ())) or fit
         return found
 
@@ -166,20 +166,24 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
         ],
         constraints,
     )
-    named = {condition.name for fact in facts for condition in fact.conditions()} | {one.name for one in constraints}
+    named = {condition.name for fact in facts for condition in fact.when_and_alternative_conditions()} | {
+        one.name for one in constraints
+    }
     versions = {name: _with_pins(rows, name, constraints) for name, rows in table.versions.items() if name in named}
     return StackProblem(
         versions=versions,
         # where the table knows other versions only, nothing is judged
         constraints=tuple(
-            one for one in constraints if not one.range or any(is_in_range(one.range, v) for v in versions[one.name])
+            one
+            for one in constraints
+            if not one.range or any(is_public_version_in_range(one.range, v) for v in versions[one.name])
         ),
         facts=facts,
         unknown=tuple(
             VersionWithoutFacts(one.name, one.range.removeprefix("=="), known)
             for one in constraints
             if one.range and (known := table.versions_with_facts.get(one.name))
-            if not any(is_in_range(one.range, version) for version in known)
+            if not any(is_public_version_in_range(one.range, version) for version in known)
         ),
         versions_with_facts={name: rows for name, rows in table.versions_with_facts.items() if name in versions},
         names_without_facts=_list_pinned_without_facts(table, listed),
@@ -188,7 +192,9 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
 
 def _list_pinned_without_facts(table: CompatTable, constraints: Iterable[Constraint]) -> tuple[str, ...]:
     """Return the packages, without extras, that the spec pins and that no fact of the table names."""
-    named = {condition.name.partition("[")[0] for fact in table.facts for condition in fact.conditions()}
+    named = {
+        condition.name.partition("[")[0] for fact in table.facts for condition in fact.when_and_alternative_conditions()
+    }
     pinned = {one.name.partition("[")[0] for one in constraints if one.own and one.range and one.where != _LOCK_FILE}
     return tuple(sorted(pinned - named))
 

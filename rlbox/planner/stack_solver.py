@@ -28,11 +28,11 @@ class Condition(NamedTuple):
     def holds(self, version_or_empty: str) -> bool:
         if not version_or_empty or self.must_be_absent:
             return self.must_be_absent and not version_or_empty
-        return not self.version_range or is_in_range(self.version_range, version_or_empty)
+        return not self.version_range or is_public_version_in_range(self.version_range, version_or_empty)
 
 
 @cache
-def is_in_range(version_range: str, version: str) -> bool:
+def is_public_version_in_range(version_range: str, version: str) -> bool:
     """Return whether a version is in a range; the local part of a version (`+cu128`) is not looked at."""
     return SpecifierSet(version_range).contains(Version(version).public, prereleases=True)
 
@@ -54,7 +54,7 @@ class CompatFact:
     source: str
     says: str = ""
 
-    def conditions(self) -> tuple[Condition, ...]:
+    def when_and_alternative_conditions(self) -> tuple[Condition, ...]:
         return (*self.when, *(condition for row in self.alternatives for condition in row))
 
 

@@ -25,7 +25,7 @@ from rlbox.errors import MachineError, WorkFailed
 from rlbox.i18n import _
 from rlbox.provision.desired import (
     DesiredState,
-    FileToInstall,
+    FileOrLinkToInstall,
     GitOrHttpArtifact,
     SkippedItem,
     restore_original_env_file_lines,
@@ -47,7 +47,7 @@ from rlbox.provision.plan import (
 from rlbox.provision.probe import (
     FINGERPRINT_FILE,
     find_nearest_existing_dir,
-    list_installed_apt_packages,
+    list_installed_apt_packages_or_empty,
     probe_path,
     read_install_record,
     write_install_record,
@@ -166,10 +166,10 @@ def _save(layout: Layout, record: InstallRecord) -> InstallRecord:
 
 
 def _install_apt_packages(layout: Layout, record: InstallRecord, names: list[str]) -> InstallRecord:
-    before = list_installed_apt_packages()
+    before = list_installed_apt_packages_or_empty()
     record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *(set(names) - before)}))))
     failed = _apt("install", *names)
-    new = list_installed_apt_packages() - before
+    new = list_installed_apt_packages_or_empty() - before
     record = _save(layout, replace(record, packages=tuple(sorted({*record.packages, *new}))))
     if failed:
         raise WorkFailed(
@@ -242,7 +242,9 @@ def uninstall_and_describe_leftovers(layout: Layout, on_path: Callable[[str], No
     if record.environment:
         on_path(layout.add_prefix(VENV))
         _restore_original_path(Path(layout.add_prefix(VENV)), record.environment.before)
-    present = sorted(set(record.packages) & list_installed_apt_packages(record.packages)) if record.packages else []
+    present = (
+        sorted(set(record.packages) & list_installed_apt_packages_or_empty(record.packages)) if record.packages else []
+    )
     if present and (failed := _apt("remove", *present)):
         text = _("apt packages {names} were not removed: {failed}")
         notes.append(text.format(names=" ".join(record.packages), failed=failed))
@@ -405,7 +407,7 @@ def _back_up_replaced_files(layout: Layout, record: InstallRecord, steps: Iterab
     return replace(record, laid=laid, kept=tuple(dict.fromkeys(kept)), folders=tuple(dict.fromkeys(folders)))
 
 
-def _install_file(file: FileToInstall) -> None:
+def _install_file(file: FileOrLinkToInstall) -> None:
     """Put a file or link in its place; readers see what was there, or the whole of it."""
     path = Path(file.path)
     with _convert_disk_errors(path):
@@ -465,7 +467,7 @@ def _restore(path: Path, before: PathState, backup: str) -> None:
             if (before.uid, before.gid) != (os.geteuid(), os.getegid()):
                 os.chown(path, before.uid, before.gid)
         elif before.kind == "link":
-            _install_file(FileToInstall(path=str(path), fix_id_or_rlbox="", link_target=before.to))
+            _install_file(FileOrLinkToInstall(path=str(path), fix_id_or_rlbox="", link_target=before.to))
         else:
             path.unlink(missing_ok=True)
 

@@ -119,7 +119,7 @@ rlbox_front() { # NAME FOLDER: the folder comes first, and is there once
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileToInstall:
+class FileOrLinkToInstall:
     """A file (`text`, `mode`) or a link (`link_target`) at `path` of this machine; `fix_id_or_rlbox` is its fix, or
     rlbox.
 
@@ -161,7 +161,7 @@ class DesiredState:
     lock: str
     python: str
     layout: Layout
-    files: tuple[FileToInstall, ...]
+    files: tuple[FileOrLinkToInstall, ...]
     parts: tuple[GitOrHttpArtifact, ...]
     packages: Mapping[str, str]
     requirements: str
@@ -188,13 +188,13 @@ def plan_desired_state(
 ) -> DesiredState:
     """Return what `target` asks of a machine; `rlbox_python` runs rlbox here.
 
-    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_mount_path`).
+    `target` and `rendered_fixes` have the data disk where this machine has it (`replace_mount_path_in_disk_and_env`).
     """
     placed = _Placed(target, rendered_fixes, image, layout, missing_apt_packages)
     packages = [package for group in lock.groups for package in group.packages]
     return DesiredState(
         target=target.name,
-        lock=lock.checksum(),
+        lock=lock.compute_json_sha256(),
         python=target.python.version,
         layout=layout,
         files=tuple(placed.files(lock, ports, rlbox_python)),
@@ -216,7 +216,7 @@ def list_target_apt_packages(target: Target) -> tuple[str, ...]:
     return (*target.base.packages, *target.base.holds_apt)
 
 
-def replace_mount_path(target: Target, data_dir: str) -> Target:
+def replace_mount_path_in_disk_and_env(target: Target, data_dir: str) -> Target:
     """Return the target with its data disk where a machine has it: where it mounts it is what its fixes are told."""
     disk = target.disk.model_copy(update={"mount": data_dir})
     mount = rf"(?<![\w./}}-]){re.escape(target.disk.mount)}(?![\w.-])"
@@ -232,27 +232,27 @@ class _Placed:
         self._absent = absent
         paths = [file.path for file in baked.files] + list(baked.link_target_by_path)
         into = [*(tree.into for tree in target.git), *(file.into for file in target.http)]
-        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.takes_effect_in_layout(path)))
+        self._paths = (VENV, OWN, *(path for path in (*paths, *into) if layout.is_image_path_in_layout(path)))
         self._origins = {file.path: fix.id for fix in baked.fixes for file in fix.bake.file}
         self._origins |= {link.path: fix.id for fix in baked.fixes for link in fix.bake.link}
 
-    def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[FileToInstall]:
+    def files(self, lock: Lock, ports: Mapping[str, int], rlbox: str) -> Iterator[FileOrLinkToInstall]:
         scripts = self._image.context_files
         for name in _SCRIPTS:
             yield self._file(f"{OWN}/libexec/{name}", scripts[f"files{OWN}/libexec/{name}"])
         for name, words in {"python": "", "rlbox": " -m rlbox"}.items():
             text = f'#!/bin/sh\nexec {shlex.quote(rlbox)}{words} "$@"\n'
-            yield FileToInstall(
+            yield FileOrLinkToInstall(
                 path=self._layout.add_prefix(f"{OWN}/bin/{name}"), fix_id_or_rlbox="rlbox", text=text, mode="0755"
             )
         yield self._file(LOCK_IN_IMAGE, lock.to_json_text())
         for file in self._baked.files:
-            if self._layout.takes_effect_in_layout(file.path) and not self._shared(_hook_fix(file.path)):
+            if self._layout.is_image_path_in_layout(file.path) and not self._shared(_hook_fix(file.path)):
                 yield self._file(file.path, file.text, file.mode)
         for path, to in self._baked.link_target_by_path.items():
-            if self._layout.takes_effect_in_layout(path):
+            if self._layout.is_image_path_in_layout(path):
                 link, origin = self._layout.prefix_paths_in_text(to, self._paths), self._origins.get(path, "rlbox")
-                yield FileToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
+                yield FileOrLinkToInstall(path=self._layout.add_prefix(path), fix_id_or_rlbox=origin, link_target=link)
         target, versions = self._target, map_packages_to_version_or_empty(self._target, lock)
         hardware = hardware_python_ports_json(target, ports)
         manifest = parse_untrusted_json(render_fix_check_manifest_json(self._baked.fixes, target, versions, hardware))
@@ -273,7 +273,7 @@ class _Placed:
             ),
         ]
         for part in parts:
-            if self._layout.takes_effect_in_layout(part.install_path):
+            if self._layout.is_image_path_in_layout(part.install_path):
                 yield part._replace(install_path=self._layout.add_prefix(part.install_path))
 
     def skipped(self) -> Iterator[SkippedItem]:
@@ -283,7 +283,7 @@ class _Placed:
         sources |= {tree.into: tree.name for tree in self._target.git}
         sources |= {file.into: file.name for file in self._target.http}
         for path, source_id in sources.items():
-            if not self._layout.takes_effect_in_layout(path):
+            if not self._layout.is_image_path_in_layout(path):
                 yield SkippedItem(path, source_id, outside)
         for fix in self._baked.fixes:
             yield from (SkippedItem(what, fix.id, reason) for what, reason in self._left_of(fix))
@@ -305,9 +305,9 @@ class _Placed:
         """Return the path of the whole machine that a fix's hook would make; empty where it may."""
         return _OF_THE_MACHINE.get(fix, "") if self._layout.prefix else ""
 
-    def _file(self, path: str, text: str, mode: str = "0644") -> FileToInstall:
+    def _file(self, path: str, text: str, mode: str = "0644") -> FileOrLinkToInstall:
         text = self._layout.prefix_paths_in_text(text, self._paths)
-        return FileToInstall(
+        return FileOrLinkToInstall(
             path=self._layout.add_prefix(path),
             fix_id_or_rlbox=self._origins.get(path, _hook_fix(path)),
             text=text,

@@ -44,7 +44,7 @@ class Layout:
     def format_apply_command(self, target: str) -> str:
         return f"rlbox apply {target}" + (f" --prefix {self.prefix}" if self.prefix else "")
 
-    def takes_effect_in_layout(self, image_path: str) -> bool:
+    def is_image_path_in_layout(self, image_path: str) -> bool:
         return not self.prefix or image_path.startswith(_BELOW)
 
     def prefix_paths_in_text(self, text: str, image_paths: Sequence[str]) -> str:

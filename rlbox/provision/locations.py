@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.engine.data_disk import resolve_nonsystem_data_dir
+from rlbox.engine.data_disk import resolve_data_dir_outside_system_dirs
 from rlbox.image.plan import ImagePlan
 from rlbox.provision.layout import Layout, require_shell_safe_dir_or_empty
 from rlbox.provision.probe import read_install_record
@@ -22,7 +22,7 @@ from rlbox.values import LOCK_IN_IMAGE
 
 def choose_apply_layout_from_options(image: ImagePlan, prefix_option: str | None, data_option: str | None) -> Layout:
     """Return where a target is to be applied: below `prefix_option`; None: the machine itself, where this is root."""
-    disk = resolve_nonsystem_data_dir(image.container.disk_host_dir, data_option)
+    disk = resolve_data_dir_outside_system_dirs(image.container.disk_host_dir, data_option)
     folder = require_shell_safe_dir_or_empty(str(disk), "--data")
     if prefix_option is None:
         prefix_option = "" if os.geteuid() == 0 else _get_default_prefix(image.target)
@@ -57,7 +57,7 @@ def forget_prefix(target: str, layout: Layout) -> None:
 
 
 @contextmanager
-def wait_and_hold_layout_lock(app: App, layout: Layout) -> Iterator[None]:
+def wait_and_hold_layout_lock_unless_dry_run(app: App, layout: Layout) -> Iterator[None]:
     if app.dry_run:  # it changes nothing, and waits for nobody
         yield
         return

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from rlbox.amounts import pad_translated
 from rlbox.findings import Finding
 from rlbox.i18n import _, join, translate
-from rlbox.provision.desired import DesiredState, FileToInstall, SkippedItem, merge_env_file_joining_paths
+from rlbox.provision.desired import DesiredState, FileOrLinkToInstall, SkippedItem, merge_env_file_joining_paths
 from rlbox.values import VENV
 
 BackupPath = str
@@ -132,7 +132,7 @@ class PathChange(NamedTuple):
     new_description: str
     reason: str = ""
     keeps_backup: bool = False
-    file: FileToInstall | None = None
+    file: FileOrLinkToInstall | None = None
 
     def describe(self) -> str:
         kept = _("; existing files are kept") if self.keeps_backup else ""
@@ -179,7 +179,7 @@ def plan_apply_skipping_conflicts(desired: DesiredState, machine: MachineState) 
     )
 
 
-def make_expected_path_state(file: FileToInstall) -> PathState:
+def make_expected_path_state(file: FileOrLinkToInstall) -> PathState:
     if file.link_target:
         return PathState(kind="link", to=file.link_target)
     return PathState(

@@ -45,7 +45,7 @@ def probe_machine(desired: DesiredState, apt_unavailable_reason: str) -> Machine
         venv_packages=_list_venv_packages(venv, desired.python),
         is_incomplete_venv=ours and not stamp and os.path.lexists(venv),
         is_foreign_venv=not ours and os.path.lexists(venv) and not (venv.is_dir() and not any(venv.iterdir())),
-        installed_apt_packages=list_installed_apt_packages(desired.apt_packages),
+        installed_apt_packages=list_installed_apt_packages_or_empty(desired.apt_packages),
         apt_unavailable_reason=_why_no_apt(layout) or apt_unavailable_reason,
     )
 
@@ -148,7 +148,7 @@ def require_writable_prefix_and_not_in_image(layout: Layout) -> None:
         )
 
 
-def list_installed_apt_packages(only_names: Iterable[str] = ()) -> frozenset[str]:
+def list_installed_apt_packages_or_empty(only_names: Iterable[str] = ()) -> frozenset[str]:
     """Return which of the apt packages are installed, all that are when none is named; none without dpkg."""
     words = ("dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package}\\n", *only_names)
     try:

@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 from rlbox.app import App
 from rlbox.artifacts.fetch import create_missing_files_error, fetch_missing_with_progress
 from rlbox.artifacts.locator import load_profile_without_dead_mirrors
-from rlbox.artifacts.mirrors import plan_package_indexes
+from rlbox.artifacts.mirrors import plan_pip_uv_env_and_local_wheels
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.project import PACKAGE, Project
-from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks, select_fix_checks
+from rlbox.doctor.fix_checks import INSTALL_DIR_VARIABLE, run_fix_checks_retrying_failed, select_fix_checks
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import MachineError, RlboxError
 from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
@@ -34,17 +34,22 @@ from rlbox.provision.apply import (
     require_disk_space_for_venv,
     uninstall_and_describe_leftovers,
 )
-from rlbox.provision.desired import DesiredState, list_target_apt_packages, plan_desired_state, replace_mount_path
+from rlbox.provision.desired import (
+    DesiredState,
+    list_target_apt_packages,
+    plan_desired_state,
+    replace_mount_path_in_disk_and_env,
+)
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import (
     find_applied_or_default_layout,
     forget_prefix,
     save_layout_prefix_if_any,
-    wait_and_hold_layout_lock,
+    wait_and_hold_layout_lock_unless_dry_run,
 )
 from rlbox.provision.plan import ApplyPlan, FixCheckCountAndFailures, PathChange, plan_apply_skipping_conflicts
 from rlbox.provision.probe import (
-    list_installed_apt_packages,
+    list_installed_apt_packages_or_empty,
     probe_machine,
     read_install_record,
     require_writable_prefix_and_not_in_image,
@@ -55,7 +60,7 @@ from rlbox.system.command import run_command
 from rlbox.system.json_files import read_json_object_or_empty
 from rlbox.system.network_settings import read_pip_and_proxy_settings
 from rlbox.system.process_table import read_environ_or_empty
-from rlbox.target.artifact import Artifact, list_install_artifacts
+from rlbox.target.artifact import Artifact, list_artifacts_without_compile_inputs
 from rlbox.target.lock import Lock
 from rlbox.target.target import Target
 from rlbox.values import LOCK_IN_IMAGE, VENV, Command
@@ -95,7 +100,7 @@ def _find_packages(app: App, prepared: HostTarget, store: ObjectStore) -> Packag
     site, profile = read_pip_and_proxy_settings(), _profile(prepared)
     if own := [file for file in files if file.kind in ("compiled", "http")]:
         fetch_missing_with_progress(app, own, store, profile, lock.target)
-    sources = plan_package_indexes(
+    sources = plan_pip_uv_env_and_local_wheels(
         prepared.image.torch_groups, site, load_profile_without_dead_mirrors(app, profile, site, files)
     )
     trust = {"SSL_CERT_FILE": site.ca_bundle} if site.ca_bundle else {}
@@ -115,8 +120,8 @@ def _files(
     lock: Lock, groups: set[str], store: ObjectStore, options: ApplyOptions
 ) -> tuple[list[Artifact], list[Artifact]]:
     """Return the lock's files of some groups, and which of them the store lacks; offline it may lack none."""
-    files = [file for file in list_install_artifacts(lock) if file.group in groups]
-    missing = [file for file in files if not store.is_present_and_verified(file.sha256, file.size)]
+    files = [file for file in list_artifacts_without_compile_inputs(lock) if file.group in groups]
+    missing = [file for file in files if not store.verify_and_mark_if_intact(file.sha256, file.size)]
     if not (missing and options.offline):
         return files, missing
     raise create_missing_files_error(missing, store, f"{lock.target} --place here")
@@ -143,10 +148,12 @@ def prepare_host_target(app: App, image: ImagePlan, layout: Layout, options: App
             where="base.holds",
             next_step=_("run it with Docker, or apply a target whose [[stack]] has these packages"),
         )
-    target = replace_mount_path(loaded.target, layout.data_dir)
+    target = replace_mount_path_in_disk_and_env(loaded.target, layout.data_dir)
     baked = render_fixes_or_raise_refusal(loaded.all_fixes, target, map_packages_to_version_or_empty(target, lock))
     ports = load_target_ports_by_job_dot_port(Project(folder=app.project.roots[-1]), image.target)
-    absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages(list_target_apt_packages(target))
+    absent = frozenset(list_target_apt_packages(target)) - list_installed_apt_packages_or_empty(
+        list_target_apt_packages(target)
+    )
     options, record = options or ApplyOptions(), read_install_record(layout)
     if record and not options.python_path:
         options = replace(options, python_path=record.python)
@@ -180,12 +187,12 @@ def require_venv_python_or_version(target: Target, user_python: str) -> str:
     )
 
 
-def probe_and_plan(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
+def require_writable_prefix_probe_and_plan(prepared: HostTarget, apt_unavailable_reason: str) -> ApplyPlan:
     require_writable_prefix_and_not_in_image(prepared.desired.layout)
     return plan_apply_skipping_conflicts(prepared.desired, probe_machine(prepared.desired, apt_unavailable_reason))
 
 
-def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
+def fetch_apply_and_save_prefix_already_locked(app: App, prepared: HostTarget, plan: ApplyPlan) -> ApplyResult:
     def on_step(step: PathChange) -> None:
         if step.kind not in ("file", "link") or app.verbosity > 0:
             app.print_status(step.describe())
@@ -196,7 +203,7 @@ def fetch_and_apply_plan_already_locked(app: App, prepared: HostTarget, plan: Ap
         source = _find_packages(app, prepared, store)
     if "part" in plan.step_kinds:
         files, __ = _files(prepared.lock, {"git", "http"}, store, prepared.options)
-        probe_files = list_install_artifacts(prepared.lock)
+        probe_files = list_artifacts_without_compile_inputs(prepared.lock)
         fetch_missing_with_progress(
             app, files, store, _profile(prepared), prepared.lock.target, probe_files=probe_files
         )
@@ -234,8 +241,8 @@ def provision_stage_environment(
 
 def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
     prepared = prepare_host_target(app, image, layout)
-    with wait_and_hold_layout_lock(app, layout):
-        plan = probe_and_plan(prepared, _("a run installs none"))
+    with wait_and_hold_layout_lock_unless_dry_run(app, layout):
+        plan = require_writable_prefix_probe_and_plan(prepared, _("a run installs none"))
         if plan.steps and not layout.prefix:
             raise _not_at_lock(image.target, layout, plan)
         if plan.steps and app.dry_run:
@@ -249,7 +256,7 @@ def _bring(app: App, image: ImagePlan, layout: Layout) -> None:
                     target=image.target, prefix=layout.prefix
                 )
             )
-            fetch_and_apply_plan_already_locked(app, prepared, plan)
+            fetch_apply_and_save_prefix_already_locked(app, prepared, plan)
 
 
 def inherit_stage_environment(layout: Layout, gpu_variables: Mapping[str, str] | None = None) -> StageEnvironment:
@@ -301,21 +308,23 @@ def provision_target(
     if not plan_only or app.dry_run:
         ensure_usable_data_dir_creating_default(app, Path(layout.data_dir), image.container, 0.0)
     if plan_only:
-        plan = probe_and_plan(prepared, options.apt_opt_out_reason)
+        plan = require_writable_prefix_probe_and_plan(prepared, options.apt_opt_out_reason)
         if app.dry_run:
             _check_supplies_in_dry_run(app, prepared, plan)
         return ProvisionResult(prepared, plan, EMPTY_RESULT)
-    with wait_and_hold_layout_lock(app, layout):
-        plan, done = probe_and_plan(prepared, options.apt_opt_out_reason), EMPTY_RESULT
+    with wait_and_hold_layout_lock_unless_dry_run(app, layout):
+        plan, done = require_writable_prefix_probe_and_plan(prepared, options.apt_opt_out_reason), EMPTY_RESULT
         if plan.steps:
             before_changes(len(plan.steps))
         if first := tuple(step for step in plan.steps if step.kind == "packages"):
             # what they bring decides which fixes are there whole
-            done = fetch_and_apply_plan_already_locked(app, prepared, replace(plan, steps=first))
+            done = fetch_apply_and_save_prefix_already_locked(app, prepared, replace(plan, steps=first))
             prepared = prepare_host_target(app, image, layout, options)
-            plan = probe_and_plan(prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason)
+            plan = require_writable_prefix_probe_and_plan(
+                prepared, done.skipped[0].reason if done.skipped else options.apt_opt_out_reason
+            )
         if plan.steps:
-            rest = fetch_and_apply_plan_already_locked(app, prepared, plan)
+            rest = fetch_apply_and_save_prefix_already_locked(app, prepared, plan)
             done = ApplyResult(
                 steps=(*done.steps, *rest.steps), kept_copies=rest.kept_copies, skipped=(*done.skipped, *rest.skipped)
             )
@@ -328,7 +337,7 @@ class RemovalResult(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> RemovalResult:
+def uninstall_target_if_applied_refuse_other(app: App, target: str, layout: Layout) -> RemovalResult:
     record = read_install_record(layout)
     if record is None:
         return RemovalResult("unchanged")
@@ -341,7 +350,7 @@ def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> Remova
     paths = (*record.laid, *record.parts, *([layout.add_prefix(VENV)] if record.environment else []))
     if app.dry_run:
         return RemovalResult("laid", paths)
-    with wait_and_hold_layout_lock(app, layout):
+    with wait_and_hold_layout_lock_unless_dry_run(app, layout):
         notes = uninstall_and_describe_leftovers(
             layout, lambda path: app.print_status(path) if app.verbosity > 0 else None
         )
@@ -351,7 +360,9 @@ def uninstall_target_if_applied(app: App, target: str, layout: Layout) -> Remova
 
 def run_doctor_fix_checks_in_layout(layout: Layout) -> FixCheckCountAndFailures:
     manifest = read_json_object_or_empty(Path(layout.rlbox_dir, "share/fixes.json"), follow_links=True)
-    found = run_fix_checks("doctor", manifest, _CHECKS_S, layout.rlbox_dir, inherit_stage_environment(layout).env)
+    found = run_fix_checks_retrying_failed(
+        "doctor", manifest, _CHECKS_S, layout.rlbox_dir, inherit_stage_environment(layout).env
+    )
     return FixCheckCountAndFailures(len(select_fix_checks(manifest, "doctor")), found)
 
 

@@ -51,7 +51,7 @@ class DiskLock:
     handle: int
     path: Path
 
-    def write_owner(self, owner: LockOwner) -> None:
+    def try_write_owner(self, owner: LockOwner) -> None:
         text = json.dumps(dataclasses.asdict(owner), ensure_ascii=False).encode("utf-8", "replace")
         with contextlib.suppress(OSError):  # a disk too full for that is met elsewhere
             os.pwrite(self.handle, text, 0)
@@ -75,7 +75,7 @@ def acquire_disk_lock(data_dir: Path, owner: LockOwner, timeout_s: float = DISK_
         os.close(handle)
         raise
     lock = DiskLock(handle, path)
-    lock.write_owner(owner)
+    lock.try_write_owner(owner)
     return lock
 
 

@@ -57,14 +57,14 @@ class Journal:
         fields = {key: dataclasses.asdict(v) if isinstance(v, Cause) else v for key, v in changes.items()}
         self.record_event("", event, **fields)
 
-    def update_and_log_stage(self, stage: str, **changes: Any) -> None:
+    def update_stage_and_log_state_change(self, stage: str, **changes: Any) -> None:
         self.state = replace_stage(self.state, stage, **changes)
         self._write_state(durable="state" in changes)
         if "state" in changes:
             cause: Cause | None = changes.get("cause")
             self.record_event(stage, "stage", state=changes["state"], **({"cause": cause.what} if cause else {}))
 
-    def update_and_log_service(self, stage: str, service: str, **changes: Any) -> None:
+    def update_service_and_log_state_change(self, stage: str, service: str, **changes: Any) -> None:
         self.state = replace_service(self.state, stage, service, **changes)
         self._write_state(durable=False)
         if "state" in changes:

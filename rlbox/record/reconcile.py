@@ -158,7 +158,7 @@ def find_exit_info_unless_never_started(
     return last
 
 
-def kill_leftovers_and_ensure_final_state(
+def kill_leftovers_and_ensure_final_state_if_begun(
     run_dir: Path, plan: RunPlan, exit_info: SupervisorExit | None, earlier_passed_stages: Iterable[str]
 ) -> RunState | None:
     facts, life = load_supervisor_info(run_dir), read_boot_identity()

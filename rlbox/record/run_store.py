@@ -41,7 +41,7 @@ from rlbox.record.reconcile import (
     RuntimeHandle,
     find_exit_info_unless_never_started,
     is_run_finished,
-    kill_leftovers_and_ensure_final_state,
+    kill_leftovers_and_ensure_final_state_if_begun,
 )
 from rlbox.record.run_dir import PLAN_FILE, load_plan_file, write_run_files
 from rlbox.record.state import RunState, load_run_state_or_none
@@ -221,7 +221,7 @@ class RunStore:
         state = None
         if plan and lstat_path(run_dir):
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
-                state = kill_leftovers_and_ensure_final_state(run_dir, plan, last, _passed_before(plan, known))
+                state = kill_leftovers_and_ensure_final_state_if_begun(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
             runtime.remove_unless_gone_as_owner()
         self._write_outcome(run, known, state)

@@ -26,7 +26,7 @@ from rlbox.i18n import _
 from rlbox.job.names import ATTEMPT_PREFIX
 from rlbox.job.plan import RunPlan
 from rlbox.secrets.masks import SecretMasker
-from rlbox.system.json_files import read_valid_json_from_tail
+from rlbox.system.json_files import read_valid_json_from_tail_or_nothing
 from rlbox.system.safe_files import (
     ensure_dir_without_parents,
     list_directory_empty_if_missing,
@@ -218,8 +218,12 @@ def load_run_state_or_none(run_dir: Path) -> RunState | None:
         return None
 
 
-def iter_events_in_file_tail(run_dir: Path) -> Iterator[dict[str, Any]]:
-    return (event for event in read_valid_json_from_tail(run_dir / EVENTS_FILE, _EVENTS_BYTES) if "event" in event)
+def iter_events_in_file_tail_or_nothing(run_dir: Path) -> Iterator[dict[str, Any]]:
+    return (
+        event
+        for event in read_valid_json_from_tail_or_nothing(run_dir / EVENTS_FILE, _EVENTS_BYTES)
+        if "event" in event
+    )
 
 
 def archive_rerun_stages_and_build_state(run_dir: Path, plan: RunPlan, supervisor_pid: int) -> RunState:

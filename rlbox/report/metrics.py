@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rlbox.amounts import zoned_iso_to_unix
 from rlbox.logs.metric_files import MetricFilesReader
 from rlbox.logs.metric_names import map_keys_to_common_names
-from rlbox.logs.progress import ProgressReading, get_metric_rank, sample_log_progress
+from rlbox.logs.progress import ProgressReading, get_metric_rank, read_log_progress
 from rlbox.record.state import StageState
 from rlbox.report.plots import PlotSeries, XKind, thin_points_to_extremes
 
@@ -101,7 +101,7 @@ def _iter_readings(run_dir: Path, stages: Sequence[StageState], *, read_logs: bo
         yield _SourcedReading(stage_name, source, row.unix_s, ProgressReading(step=row.step, metrics=values))
     for stage in stages if read_logs else ():
         for service in ("stage", *(service.name for service in stage.services)):
-            for at, reading in sample_log_progress(run_dir / stage.directory / f"{service}.log"):
+            for at, reading in read_log_progress(run_dir / stage.directory / f"{service}.log"):
                 yield _SourcedReading(stage.name, f"{service}.log", at, reading)
 
 

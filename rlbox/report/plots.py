@@ -142,7 +142,7 @@ def _value_text(value: float, unit: str) -> str:
 
 def _tick_text(value: float, unit: str) -> str:
     if unit in ("bytes", "bytes/s"):
-        return decimal_size_text(value, up_to_six_digits=True) + unit.removeprefix("bytes")
+        return decimal_size_text(value, six_significant_digits=True) + unit.removeprefix("bytes")
     return _value_text(value, unit if unit in ("%", "W") else "")
 
 

@@ -85,7 +85,7 @@ def _read_problem(
 
     for result, store in stores:
         for number in range(len(result.get_metric_values_or_empty(suite, ACCEPTED).get(name, ()))):
-            record = store.read(suite, name, number) or {}
+            record = store.read_answer_dropping_sandbox_failure(suite, name, number) or {}
             prompt = prompt or read_text(record, "ask")
             answers.append(
                 CheckpointAnswer(

@@ -95,12 +95,16 @@ class Backend(Protocol):
     @property
     def is_data_disk_local(self) -> bool: ...
 
-    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_run_remotely_and_exit(
+        self, app: App, target: str, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         """Where the data disk is on another machine the command line is run there, and this does not return."""
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob: ...
 
-    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> RunStarter:
+    def check_and_prepare_run_start(
+        self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None
+    ) -> RunStarter:
         """Raise what `rlbox run` refuses; without `need_disk_gib` the disk must have what the target asks for."""
 
 

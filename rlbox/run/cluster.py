@@ -33,7 +33,7 @@ from rlbox.cluster.plan import (
     resolve_cluster_name,
 )
 from rlbox.cluster.runtime import HEAD, RAY_DIRECTORY, ray_env
-from rlbox.cluster.status import NodeFailureMonitor, find_status
+from rlbox.cluster.status import NodeFailureMonitor, query_ray_for_cluster_status
 from rlbox.engine.connection import connect_engine
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import EngineError, MachineError, RlboxError, SpecError
@@ -50,7 +50,7 @@ from rlbox.record.run_dir import create_run_id
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import CLUSTER, RunOptions, open_container_runtime
 from rlbox.run.data_disk import LOCAL_FILE_OPTIONS, drop_options_and_their_values, resolve_local_run_store
-from rlbox.run.docker import PreparedDocker, bytecode_dir_relative_to_data_disk, require_devices_and_choose_gpus
+from rlbox.run.docker import DockerRunStarter, bytecode_dir_relative_to_data_disk, require_devices_and_choose_gpus
 from rlbox.ssh.tunnel import probe_remote_engine
 from rlbox.target.target import load_target
 from rlbox.values import Secret
@@ -81,7 +81,9 @@ class ClusterBackend:
     def is_data_disk_local(self) -> bool:
         return bool(os.environ.get(HEAD_VARIABLE))
 
-    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_run_remotely_and_exit(
+        self, app: App, target: str, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         if self.is_data_disk_local:
             return resolve_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
@@ -136,12 +138,14 @@ class ClusterBackend:
                 self._known = _find_head(name, self._name_cluster(target), mount)
         return self._known
 
-    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
+    def check_and_prepare_run_start(
+        self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None
+    ) -> DockerRunStarter:
         if self._options.build_missing:
             raise SpecError(_("--build is for a run on one machine: `rlbox cluster up` brings a cluster its image"))
         image, head, gpus = load_image_plan(app.project, target), self._head(app, target), self._options.gpus
         image = dataclasses.replace(image, container=dataclasses.replace(image.container, network="host"))
-        ready = PreparedDocker(
+        ready = DockerRunStarter(
             target=target,
             run_store=run_store,
             image=image,
@@ -209,7 +213,7 @@ def _require_usable(context: ClusterContext) -> ExistingCluster:
         raise MachineError(
             _("Docker is not reachable on the head node, which must start the run's container"), where=head.name
         )
-    status = find_status(cluster)
+    status = query_ray_for_cluster_status(cluster)
     if not status.healthy:
         raise MachineError(
             _("cluster {plan} is not as it should be\n{table}").format(
@@ -254,7 +258,7 @@ def _run_on_head(app: App, options: ClusterOptions, secrets: Mapping[str, Secret
                 code = run_helper_and_fetch_files(tunnel, app.project, helper)
             except EngineError as error:
                 raise MachineError(
-                    monitor.stop_show_and_append_findings(error), where=head.name, next_step=logs_command
+                    monitor.stop_show_and_format_error_with_findings(error), where=head.name, next_step=logs_command
                 ) from error
             if code:
                 _write_evidence(app, head, run_id, cluster.instances, monitor)
@@ -265,7 +269,7 @@ def _write_evidence(app: App, head: Node, run: str, nodes: Iterable[str], monito
     directory = _find_evidence_directory(head, run)
     if not directory:
         return
-    failures = [one.as_json() for one in monitor.stop_and_show_findings()]
+    failures = [one.as_json() for one in monitor.stop_probe_and_show_findings()]
     status = {
         "schema": 1,
         "failures": failures,

@@ -17,7 +17,7 @@ import click
 from rlbox.amounts import utc_now
 from rlbox.app import App
 from rlbox.engine.address import find_engine_url, is_engine_on_unix_socket
-from rlbox.engine.data_disk import resolve_nonsystem_data_dir
+from rlbox.engine.data_disk import resolve_data_dir_outside_system_dirs
 from rlbox.errors import EngineError, EngineUnavailable, MachineError, RlboxError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import load_image_plan
@@ -36,7 +36,7 @@ LOCAL_FILE_OPTIONS = ("--project", "--data", "--env-file")
 """Options whose values are names of files here; what they say is sent along otherwise."""
 
 
-def locate_run_store_or_exec_remotely(app: App, target: str, data_option: str | None) -> RunStore:
+def locate_run_store_or_run_remotely_and_exit(app: App, target: str, data_option: str | None) -> RunStore:
     """Return the data disk for a command that looks at what is there; `MachineError` where one was named that is not.
 
     With an engine on another machine the whole command is carried out there, and this does not return.
@@ -57,7 +57,7 @@ def resolve_local_run_store(app: App, target: str, data_option: str | None) -> R
 
 
 def resolve_data_dir_or_default(app: App, target: str, data_option: str | None) -> Path:
-    return resolve_nonsystem_data_dir(load_target(app.project, target).target.disk.host, data_option)
+    return resolve_data_dir_outside_system_dirs(load_target(app.project, target).target.disk.host, data_option)
 
 
 def create_own_lock_owner(action: str) -> LockOwner:
@@ -73,7 +73,7 @@ def clean_up_dead_runs(app: App, run_store: RunStore) -> RunsNotReconciled:
     return found
 
 
-def load_run_secret_masker(app: App, run_dir: Path) -> SecretMasker:
+def load_environ_and_dotenv_masker_of_run(app: App, run_dir: Path) -> SecretMasker:
     try:
         named = load_plan_file(run_dir).secrets
     except RlboxError:

@@ -67,7 +67,9 @@ class DockerBackend:
     def is_data_disk_local(self) -> bool:
         return is_engine_on_unix_socket()
 
-    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_run_remotely_and_exit(
+        self, app: App, target: str, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         with app.collecting_refusals_if_dry_run("data disk", "memory", "ports"):
             run_remotely_and_exit_if_engine_is_remote(app, target, self._options.data, secrets_to_send)
         return resolve_local_run_store(app, target, self._options.data)
@@ -75,7 +77,9 @@ class DockerBackend:
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedDocker:
+    def check_and_prepare_run_start(
+        self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None
+    ) -> DockerRunStarter:
         if self._options.build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
@@ -89,7 +93,7 @@ class DockerBackend:
             image = dataclasses.replace(
                 image, container=connect_engine().use_host_network_if_no_bridge(image.container)
             )
-        return PreparedDocker(
+        return DockerRunStarter(
             target=target,
             run_store=run_store,
             image=image,
@@ -126,7 +130,7 @@ def connect_to_engine_of_run_container(ref: ContainerRef) -> RunContainer:
 
 def _ensure_engine_and_image(app: App, target: str) -> None:
     from rlbox.engine.setup import describe_missing_setup_steps, install_and_start_engine_and_build_tools
-    from rlbox.image.build import ensure_image_built
+    from rlbox.image.build import ensure_current_image_built
 
     if not is_engine_on_unix_socket():
         raise SpecError(
@@ -144,7 +148,7 @@ def _ensure_engine_and_image(app: App, target: str) -> None:
                 app.dry.steps_before.extend(_("an engine: {step}").format(step=step) for step in steps)
         else:
             install_and_start_engine_and_build_tools(app.print_status)
-    ensure_image_built(app, target)
+    ensure_current_image_built(app, target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +197,7 @@ class RunContainer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedDocker:
+class DockerRunStarter:
     """The image and the engine for runs of a target; `bytecode_dir_in_data` is relative to the data disk.
 
     `image_ref` is what the engine calls the image where that is not by its tag, One that is not local is only shown.
@@ -292,7 +296,9 @@ class PreparedDocker:
             self.run_store.save_container_ref_and_plan(ref, plan)
             try:
                 ports = tuple(plan.published.values())
-                engine.create_and_start_container(dataclasses.replace(container, published_ports=ports), secrets)
+                engine.create_and_start_container_and_network(
+                    dataclasses.replace(container, published_ports=ports), secrets
+                )
                 return plan
             except PortTakenError as error:
                 told, plan = len(plan.notes), drop_taken_published_ports_adding_notes(plan, error.ports)

@@ -43,7 +43,7 @@ def run_shell_or_command_in_new_container(
     from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
 
     image = load_image_plan(app.project, target)
-    folder = data_disk.resolve_nonsystem_data_dir(image.container.disk_host_dir, data_option)
+    folder = data_disk.resolve_data_dir_outside_system_dirs(image.container.disk_host_dir, data_option)
     data_disk.ensure_usable_data_dir_creating_default(app, folder, image.container, 0.0)
     with app.collecting_refusals_if_dry_run("devices"):
         data_disk.report_and_require_local_devices(app, image.container)

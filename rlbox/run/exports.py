@@ -15,7 +15,7 @@ from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.render import render_fixes_or_raise_refusal
 from rlbox.i18n import _
 from rlbox.image.names import project_image_tag
-from rlbox.image.plan import ImageSources, build_container_defaults
+from rlbox.image.plan import ImagePlanInputs, build_container_defaults
 from rlbox.image.templates import render_template
 from rlbox.job.job import Job, load_job
 from rlbox.job.params import resolve_params
@@ -49,7 +49,7 @@ class ExportRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeCommands:
+class FirstNodeCommand:
     """The shell command of the first node; the other nodes join its Ray at `ray_port` (0: there are none)."""
 
     command: str
@@ -66,18 +66,18 @@ def render_fleet_export(app: App, request: ExportRequest) -> str:
     Raises SpecError: the image has no digest, or the format cannot start the job.
     """
     project = app.project
-    job = load_job(project, request.name) if request.name in project.job_files() else None
+    job = load_job(project, request.name) if request.name in project.own_pack_and_shipped_job_files() else None
     if job is None and (request.target or request.profiles or request.param_settings):
         raise SpecError(
             _("--target, --profile and --set need a job; {name} is a target").format(name=request.name),
             next_step=f"rlbox export {request.name} --format {request.form}",
         )
     target_name = request.target or (job.target if job else request.name)
-    sources = ImageSources.load(project, target_name)
+    sources = ImagePlanInputs.load(project, target_name)
     target, versions = sources.target, map_packages_to_version_or_empty(sources.target, sources.lock)
     container = build_container_defaults(target, render_fixes_or_raise_refusal(sources.fixes, target, versions))
     gpus = target.hardware.gpus or (1 if target.hardware.gpu else 0)
-    commands = _plan_job(job, request, gpus) if job else NodeCommands(command="rlbox doctor", nodes=1, gpus=gpus)
+    commands = _plan_job(job, request, gpus) if job else FirstNodeCommand(command="rlbox doctor", nodes=1, gpus=gpus)
     if request.form == "kuberay" and "ray" not in versions:
         raise SpecError(
             _("KubeRay starts Ray from the image, and target {target} has no Ray").format(target=target_name),
@@ -102,7 +102,7 @@ def render_fleet_export(app: App, request: ExportRequest) -> str:
     return render_template(sources.template_dirs, _TEMPLATES[request.form], values)
 
 
-def _plan_job(job: Job, request: ExportRequest, target_gpus: int) -> NodeCommands:
+def _plan_job(job: Job, request: ExportRequest, target_gpus: int) -> FirstNodeCommand:
     """Return what starts a job; its `[cluster]` table says which parameters are nodes, GPUs and the head's address."""
     values = resolve_params(job, request.profiles, request.param_settings)
     words = ["rlbox", "run", job.name, "--place", "here"]
@@ -127,7 +127,7 @@ def _plan_job(job: Job, request: ExportRequest, target_gpus: int) -> NodeCommand
             )
     if nodes > 1 and "head" in given:
         command += f' --set {given["head"]}="${HEAD_VARIABLE}"'
-    return NodeCommands(
+    return FirstNodeCommand(
         command=command,
         nodes=nodes,
         gpus=gpus,

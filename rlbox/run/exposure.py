@@ -61,7 +61,7 @@ def drop_taken_published_ports_adding_notes(plan: RunPlan, taken_ports: Containe
     return dataclasses.replace(plan, published=published, notes=(*plan.notes, *notes))
 
 
-def plan_exposure_or_refuse(
+def plan_and_print_exposure_or_refuse(
     app: App, plan: RunPlan, network_kind: NetworkKind, data_dir: Path, options: RunOptions
 ) -> RunPlan:
     """Return the plan of a run on `network_kind`, with notes of what strangers reach; all is recorded with the run.

@@ -40,7 +40,9 @@ def _facts(run_store: RunStore, folder: Path, found: RunsNotReconciled) -> Remov
     )
 
 
-def load_passed_stage_times(app: App, job: str, target: str, data_option: str | None) -> tuple[StageMeasurement, ...]:
+def load_passed_stage_measurements_or_empty(
+    app: App, job: str, target: str, data_option: str | None
+) -> tuple[StageMeasurement, ...]:
     try:
         run_store = resolve_local_run_store(app, target, data_option)
         return tuple(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlbox.app import App
-from rlbox.doctor.gpu_choice import make_gpu_env_or_empty
+from rlbox.doctor.gpu_choice import choose_and_print_gpu_env_or_empty
 from rlbox.engine.container import NetworkKind
 from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default
 from rlbox.errors import MachineError
@@ -46,23 +46,27 @@ class HostBackend:
     def __init__(self, options: RunOptions) -> None:
         self._options = options
 
-    def open_store_or_exec_remotely(self, app: App, target: str, secrets_to_send: Mapping[str, Secret]) -> RunStore:
+    def open_store_or_run_remotely_and_exit(
+        self, app: App, target: str, secrets_to_send: Mapping[str, Secret]
+    ) -> RunStore:
         return resolve_local_run_store(app, target, self._options.data)
 
     def adapt_job_if_on_cluster(self, app: App, target: str, job: Job, values: ParamValues) -> ResolvedJob:
         return ResolvedJob(job=job, values=values)
 
-    def prepare(self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None) -> PreparedHost:
+    def check_and_prepare_run_start(
+        self, app: App, target: str, run_store: RunStore, need_disk_gib: float | None
+    ) -> HostRunStarter:
         image = load_image_plan(app.project, target)
         with app.collecting_refusals_if_dry_run("lock"):
             image.require_current_lock()
         ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
-        chosen = make_gpu_env_or_empty(app, self._options.gpus)
+        chosen = choose_and_print_gpu_env_or_empty(app, self._options.gpus)
         app.print_status(
             _("no container: the stages run directly on this machine, as you; they can change the run's own record")
         )
         environment = provision_stage_environment(app, image, run_store.data_dir, chosen)
-        return PreparedHost(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
+        return HostRunStarter(target=target, run_store=run_store, environment=environment, gpus=self._options.gpus)
 
 
 def require_applied_layout_even_outdated(app: App, target: str, data_option: str | None) -> Layout:
@@ -78,14 +82,14 @@ def require_applied_layout_even_outdated(app: App, target: str, data_option: str
 
 def run_rlbox_in_layout(app: App, layout: Layout, args: tuple[str, ...], gpus: str) -> int:
     """Run `rlbox ARGS` in the environment of runs in `layout`, whatever the shell exports; return its exit code."""
-    environment = inherit_stage_environment(layout, make_gpu_env_or_empty(app, gpus))
+    environment = inherit_stage_environment(layout, choose_and_print_gpu_env_or_empty(app, gpus))
     safe = ("-P",) if sys.version_info >= (3, 11) else ()  # else Python looks for modules where the user stands
     argv = (*environment.argv_prefix, sys.executable, *safe, "-m", "rlbox", *args)
     return run_in_foreground(Command(argv=argv), base_env=environment.env)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PreparedHost:
+class HostRunStarter:
     target: str
     run_store: RunStore
     environment: StageEnvironment

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlbox.app import App
-from rlbox.artifacts.hub_files import HubOwner, link_hub_snapshot, list_missing_hub_files, load_hub_owner
+from rlbox.artifacts.hub_files import HubOwner, link_and_touch_hub_snapshot, list_missing_hub_files, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.config.hub import CONTAINER_HUB_DIR, HubEntry, LockedHubRepo
 from rlbox.errors import SpecError, WorkFailed
@@ -18,14 +18,14 @@ from rlbox.run.backend import CLUSTER
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunHub:
+class HubFoldersAndNotes:
     """What `{hub.NAME}` stands for in a run, and notes on entries that are not locked."""
 
     folders: Mapping[str, str]
     notes: tuple[str, ...]
 
 
-def link_hub_snapshots_of_run(app: App, job: Job, values: ParamValues, target: str, place: str) -> RunHub:
+def link_hub_snapshots_of_run(app: App, job: Job, values: ParamValues, target: str, place: str) -> HubFoldersAndNotes:
     """Find the entries that a run uses, of its job and its target; one that is not locked stays as its repository.
 
     Raises WorkFailed: the store lacks files of a locked one.
@@ -41,26 +41,28 @@ def link_hub_snapshots_of_run(app: App, job: Job, values: ParamValues, target: s
         if repo is None:
             if owner.kind == "target":
                 folders[name] = entry.repo
-            notes.append(_("{entry}: not locked; rlbox lock {owner}").format(entry=entry.title, owner=owner.name))
+            notes.append(
+                _("{entry}: not locked; rlbox lock {owner}").format(entry=entry.kind_and_name, owner=owner.name)
+            )
             continue
         with app.collecting_refusals_if_dry_run("models"):
             folders[name] = _require_snapshot(app, owner, entry, repo, place)
-    return RunHub(folders=folders, notes=tuple(notes))
+    return HubFoldersAndNotes(folders=folders, notes=tuple(notes))
 
 
 def _require_snapshot(app: App, owner: HubOwner, entry: HubEntry, repo: LockedHubRepo, place: str) -> str:
     if place == CLUSTER:
-        what = _("{entry} is locked, and locked files are for runs on one machine").format(entry=entry.title)
+        what = _("{entry} is locked, and locked files are for runs on one machine").format(entry=entry.kind_and_name)
         step = _("copy it to the data disk of each node, and name the folder with --set")
         raise SpecError(what, where=f"hub.{entry.name}", next_step=step)
     store = ObjectStore(resolve_store_dir(None), seals=not app.dry_run)
     if missing := list_missing_hub_files(store, repo):
         what = _("{entry}: the store lacks {count} of {total} files: {files}").format(
-            entry=entry.title, count=len(missing), total=len(repo.files), files=", ".join(missing[:5])
+            entry=entry.kind_and_name, count=len(missing), total=len(repo.files), files=", ".join(missing[:5])
         )
         step = _("rlbox fetch {words}; without a network, with --import DIR").format(words=owner.name)
         raise WorkFailed(what, where=str(store.root), next_step=step)
     if not app.dry_run:
-        link_hub_snapshot(store, repo)
+        link_and_touch_hub_snapshot(store, repo)
     root = str(store.snapshots_dir) if place == "here" else CONTAINER_HUB_DIR
     return f"{root}/{repo.snapshot_dir_name}"

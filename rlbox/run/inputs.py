@@ -59,7 +59,7 @@ def find_job_programs_dir(app: App, job: Job) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def load_secrets_from_environ_and_files(
+def require_job_secrets_from_env_and_files(
     app: App,
     job: Job,
     target: str,

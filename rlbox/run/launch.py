@@ -90,7 +90,7 @@ _ENGINE_S = 60.0
 POLL_S = 0.2
 
 
-def start_and_follow(
+def start_and_follow_stop_on_interrupt(
     app: App,
     run_store: RunStore,
     backend: RunStarter,
@@ -110,7 +110,7 @@ def start_and_follow(
             _clean_up_dead_runs(app, run_store, lock)
             plan = write_run()
             run_dir = run_store.run_dir(plan.run_id)
-            lock.write_owner(dataclasses.replace(owner, run=plan.run_id, job=plan.job))
+            lock.try_write_owner(dataclasses.replace(owner, run=plan.run_id, job=plan.job))
             if interrupt.name:
                 what = _("run {run_id} was stopped before it started").format(run_id=plan.run_id)
                 raise Interrupted(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
@@ -130,7 +130,7 @@ def start_and_follow(
         if interrupt.name:
             app.print_status(_("stopping the run"))
             stop_or_kill_run(run_store, run_dir, plan, user=get_user_name_or_uid(), via=interrupt.name)
-    code = reconcile_and_print_result(app, run_store, run_dir, plan, owner)
+    code = reconcile_print_and_write_status_page(app, run_store, run_dir, plan, owner)
     if interrupt.name:
         what = _("run {run_id} was stopped; nothing of it is left running").format(run_id=plan.run_id)
         raise Interrupted(what, where=str(run_dir), next_step=_resume_command(app, run_store, plan))
@@ -160,7 +160,9 @@ def _detach(app: App, run_store: RunStore, plan: RunPlan, is_alive: Callable[[],
             )
             return 0
         time.sleep(_PAUSE_S)
-    return reconcile_and_print_result(app, run_store, run_dir, plan, create_own_lock_owner("the end of a run"))
+    return reconcile_print_and_write_status_page(
+        app, run_store, run_dir, plan, create_own_lock_owner("the end of a run")
+    )
 
 
 def _make_liveness_check(run_store: RunStore, run_id: str, is_process_alive: Callable[[], bool]) -> Callable[[], bool]:
@@ -187,7 +189,7 @@ def catch_stop_signals() -> Iterator[StopSignal]:
     asked = StopSignal()
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.record_first_reason("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
+        asked.request_stop_keeping_first_reason("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)
 
     with handle_sigint_and_sigterm(note):
         yield asked
@@ -215,7 +217,9 @@ def _watch(run_dir: Path, alive: Callable[[], bool], show: Callable[[RunState], 
         time.sleep(POLL_S)
 
 
-def reconcile_and_print_result(app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner) -> int:
+def reconcile_print_and_write_status_page(
+    app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner
+) -> int:
     """Return rlbox's exit code; `WorkFailed`: the run left nothing that tells how it ended, or did not even begin."""
     found = run_store.clean_up_dead_runs_unless_disk_locked(lock_as)
     state = run_store.load_state_marked_failed_if_tampered(run_dir)

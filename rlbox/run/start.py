@@ -25,7 +25,7 @@ from rlbox.job.params import (
     ParamValues,
     build_undated_overrides_entry,
     format_param_lines,
-    get_unit_by_param,
+    get_unit_by_param_except_fractions,
     resolve_default_params,
     resolve_params,
 )
@@ -66,20 +66,20 @@ from rlbox.run.backend import (
     create_backend,
     format_run_command_without_params,
 )
-from rlbox.run.data_disk import load_environ_and_dotenv_masker, locate_run_store_or_exec_remotely
-from rlbox.run.exposure import plan_exposure_or_refuse
+from rlbox.run.data_disk import load_environ_and_dotenv_masker, locate_run_store_or_run_remotely_and_exit
+from rlbox.run.exposure import plan_and_print_exposure_or_refuse
 from rlbox.run.hub import link_hub_snapshots_of_run
 from rlbox.run.inputs import (
     SPEC,
     collect_spec_texts_by_path,
     compute_specs_digest,
     find_job_programs_dir,
-    load_secrets_from_environ_and_files,
     probe_plan_source_or_refuse_override,
     require_free_ports,
+    require_job_secrets_from_env_and_files,
     require_matching_source_if_set,
 )
-from rlbox.run.launch import start_and_follow
+from rlbox.run.launch import start_and_follow_stop_on_interrupt
 from rlbox.system.identity import get_user_name_or_uid
 from rlbox.system.safe_files import (
     ensure_dir_without_parents,
@@ -93,7 +93,7 @@ from rlbox.system.safe_files import (
 from rlbox.values import Secret
 
 
-def start_run(app: App, job_name: str, options: RunOptions) -> int:
+def start_run_and_follow(app: App, job_name: str, options: RunOptions) -> int:
     """Start a new run and follow it; return rlbox's exit code. A dry run ends before it is made."""
     job = shift_ports(load_job(app.project, job_name), options.shift_ports)
     target = options.target or job.target
@@ -109,14 +109,14 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
     )
     if tree:
         values = dataclasses.replace(values, params={**values.params, SOURCE_PARAM: tree.folder})
-    secrets = load_secrets_from_environ_and_files(app, job, target, options.data, options.env_file, values.params)
-    run_store = backend.open_store_or_exec_remotely(app, target, secrets)
+    secrets = require_job_secrets_from_env_and_files(app, job, target, options.data, options.env_file, values.params)
+    run_store = backend.open_store_or_run_remotely_and_exit(app, target, secrets)
     resolved = backend.adapt_job_if_on_cluster(app, target, job, values)
     hub = link_hub_snapshots_of_run(app, resolved.job, resolved.values, target, options.place)
     job, values = resolved.job, dataclasses.replace(resolved.values, hub=hub.folders)
     fit = _check_fit(app, job, values, target, run_store, backend, options)
     need_disk_gib = fit.required_free_disk_gib_zero_if_short if fit and not options.force else None
-    prepared = backend.prepare(app, target, run_store, need_disk_gib)
+    prepared = backend.check_and_prepare_run_start(app, target, run_store, need_disk_gib)
     fixes = load_fix_catalogue(app.project)
     files = {**collect_spec_texts_by_path(app, job, target, fixes), **_render_source_files(app, tree, secrets)}
     run_id = f"{job.name}-DRY-RUN" if app.dry_run else resolved.preset_run_id or create_run_id(job.name)
@@ -130,7 +130,7 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         shift_ports=options.shift_ports,
         notes=(*([forced_note.format(target=target, forced=forced)] if forced else []), *hub.notes),
     )
-    plan = plan_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
+    plan = plan_and_print_exposure_or_refuse(app, plan, prepared.network_kind, run_store.data_dir, options)
     with app.collecting_refusals_if_dry_run("parameters"):
         require_set_param_paths_on_data_disk(job, values, plan.paths)
     with app.collecting_refusals_if_dry_run("stages"):
@@ -162,7 +162,9 @@ def start_run(app: App, job_name: str, options: RunOptions) -> int:
         return plan
 
     owner = create_lock_owner_from_plan(plan)
-    return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
+    return start_and_follow_stop_on_interrupt(
+        app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach
+    )
 
 
 def _set_owner_to_caller(plan: RunPlan) -> RunPlan:
@@ -199,7 +201,10 @@ def _show_new_run(app: App, job: Job, plan: RunPlan, fit: FitResult | None) -> i
     head = _("# run of {job} on {target}, place {place}, profile {profile}")
     profile = plan.profile or _("default")
     lines: list[str] = [head.format(job=plan.job, target=plan.target, place=plan.place, profile=profile)]
-    lines += [f"# {translate(line)}" for line in format_param_lines(plan.params, plan.origins, get_unit_by_param(job))]
+    lines += [
+        f"# {translate(line)}"
+        for line in format_param_lines(plan.params, plan.origins, get_unit_by_param_except_fractions(job))
+    ]
     lines += [_("# secret {secret}").format(secret=secret) for secret in plan.secrets]
     lines += [f"# {translate(note)}" for note in plan.notes]
     lines += [f"# {translate(line)}" for line in format_needs_lines(fit.needs, fit.capacity)] if fit else []
@@ -247,17 +252,17 @@ def _require_stages_passed(skipped: tuple[str, ...], options: RunOptions, comman
         )
 
 
-def resume_run(app: App, run_name: str, options: RunOptions) -> int:
+def resume_run_and_follow(app: App, run_name: str, options: RunOptions) -> int:
     """Take up a run from the first stage that has not passed; return rlbox's exit code.
 
     `SpecError`: there is nothing to resume, or `--force` is missing for specs that changed or a stage that is left out.
     """
     target = options.target or DEFAULT_TARGET
     if options.place == CLUSTER and not (head := create_backend(CLUSTER, options)).is_data_disk_local:
-        head.open_store_or_exec_remotely(app, target, {})
+        head.open_store_or_run_remotely_and_exit(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(_("run {run}").format(run=run_name)):
-        run_store = locate_run_store_or_exec_remotely(app, target, options.data)
+        run_store = locate_run_store_or_run_remotely_and_exit(app, target, options.data)
     if run_store is None:
         return app.print_dry_run({}, "", _("look for run {run}").format(run=run_name))
     run_dir = run_store.find_run_dir_or_latest(run_name)
@@ -276,10 +281,10 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
     hub = link_hub_snapshots_of_run(app, resolved.job, resolved.values, plan.target, plan.place)
     resolved = dataclasses.replace(resolved, values=dataclasses.replace(resolved.values, hub=hub.folders))
     tree = probe_plan_source_or_refuse_override(app, job, plan, options.param_settings)
-    secrets = load_secrets_from_environ_and_files(
+    secrets = require_job_secrets_from_env_and_files(
         app, job, plan.target, str(run_store.data_dir), options.env_file, plan.params
     )
-    prepared = backend.prepare(app, plan.target, run_store, 0.0 if job.fits else None)
+    prepared = backend.check_and_prepare_run_start(app, plan.target, run_store, 0.0 if job.fits else None)
     files = collect_spec_texts_by_path(app, resolved.job, plan.target, load_fix_catalogue(app.project))
     resumed = _ResumedRun(
         app=app,
@@ -304,7 +309,9 @@ def resume_run(app: App, run_name: str, options: RunOptions) -> int:
         return next_plan
 
     owner = create_lock_owner_from_plan(plan)
-    return start_and_follow(app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach)
+    return start_and_follow_stop_on_interrupt(
+        app, run_store, prepared, owner, write_run, secrets, detach_once_running=options.detach
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +355,7 @@ class _ResumedRun:
 
     def _check_exposure_and_ports(self, plan: RunPlan) -> RunPlan:
         network_kind, data_dir = self.prepared.network_kind, self.run_store.data_dir
-        plan = plan_exposure_or_refuse(self.app, plan, network_kind, data_dir, self.options)
+        plan = plan_and_print_exposure_or_refuse(self.app, plan, network_kind, data_dir, self.options)
         if self.prepared.shares_local_machine_ports:
             require_free_ports(self.app, plan)
         return plan

@@ -128,14 +128,14 @@ class SecretMasker:
         encodings = (_escapes, _url_forms, _base64_forms, _number_forms)
         return MaskPatterns({*texts, *(form for text in texts for encode in encodings for form in encode(text))})
 
-    def create_secrets_only_mask_stream(self) -> MaskStream:
+    def create_mask_stream_keeping_url_credentials(self) -> MaskStream:
         """Return what replaces every secret in a log by `***`, whatever it is cut into; credentials are left alone."""
         return MaskStream(self._patterns if self.values else None)
 
     def mask_text(self, text: str) -> str:
         if self.values:
             lone = "surrogateescape" if _whole(text) else "surrogatepass"
-            stream, data = self.create_secrets_only_mask_stream(), text.encode("utf-8", lone)
+            stream, data = self.create_mask_stream_keeping_url_credentials(), text.encode("utf-8", lone)
             text = (stream.feed(data) + stream.close()).decode("utf-8", lone)
         return mask_url_and_header_credentials(text)
 

@@ -36,11 +36,11 @@ class EngineTunnelInfo:
     remote_state_directory: str
 
 
-def probe_remote_engine(address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnelInfo:
+def probe_remote_engine(local_address: str, socket: str, run_there: Callable[[str], str]) -> EngineTunnelInfo:
     """Return the tunnel to the engine at `socket` of a machine whose shell `run_there` asks."""
     uid, gid, socket_gid, home, state = run_there(_REMOTE.format(socket=socket)).splitlines()
     return EngineTunnelInfo(
-        local_address=address,
+        local_address=local_address,
         remote_socket=socket,
         remote_uid=int(uid),
         remote_gid=int(gid),

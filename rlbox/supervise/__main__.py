@@ -84,7 +84,7 @@ def _begin(plan: RunPlan, run_dir: Path, interrupt: StopSignal, *, inherited: bo
             watchdog_pid=os.getppid() if inherited else 0,
         )
     if describe_stop_requester(run_dir):
-        interrupt.record_first_reason("SIGTERM")
+        interrupt.request_stop_keeping_first_reason("SIGTERM")
 
 
 def _tell_event(event: Mapping[str, Any]) -> None:

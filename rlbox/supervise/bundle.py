@@ -216,7 +216,7 @@ class _MaskedArchive:
 
 def _mask_blocks(source: IO[bytes], masks: SecretMasker) -> Iterator[bytes]:
     """Yield the bytes of a file with secrets masked, in blocks of whole lines: half a URL would not be masked."""
-    stream, rest = masks.create_secrets_only_mask_stream(), b""
+    stream, rest = masks.create_mask_stream_keeping_url_credentials(), b""
     while block := source.read(_BLOCK):
         rest += stream.feed(block)
         end = rest.rfind(b"\n") + 1 or (len(rest) if len(rest) > _BLOCK else 0)

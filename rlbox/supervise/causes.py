@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlbox.amounts import decimal_size_text, duration_text, exact_duration_text
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_service_or_stage_log_path, get_stage_log_path
-from rlbox.gate.files import FileCheckResult
+from rlbox.gate.files import FileSizeOrProblem
 from rlbox.gate.line_rules import ForbiddenLineMatch, RequiredLineTracker, RuleViolation
 from rlbox.i18n import _, join
 from rlbox.job.gate import FileRule, FinalProbe, MetricRule
@@ -66,13 +66,13 @@ def explain_failed_probe(stage: StagePlan, probe: FinalProbe, problem: str) -> C
     )
 
 
-def explain_unusable_needed_file(stage: StagePlan, need: FileRule, check: FileCheckResult) -> Cause:
+def explain_unusable_needed_file(stage: StagePlan, need: FileRule, check: FileSizeOrProblem) -> Cause:
     what = _("stage {stage} needs {path}{why}: {problem}")
     what = what.format(stage=stage.name, path=need.path, why=_in_brackets(need.why), problem=check.problem)
     return Cause(kind="need", what=what, where=need.path, next_step=_("run again from the stage that writes it"))
 
 
-def explain_unusable_output_file(stage: StagePlan, file: FileRule, check: FileCheckResult) -> Cause:
+def explain_unusable_output_file(stage: StagePlan, file: FileRule, check: FileSizeOrProblem) -> Cause:
     what = _("stage {stage} exited 0, but {path}{why}: {problem}")
     what = what.format(stage=stage.name, path=file.path, why=_in_brackets(file.why), problem=check.problem)
     return Cause(kind="file", what=what, where=file.path)

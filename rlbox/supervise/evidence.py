@@ -22,7 +22,7 @@ from rlbox.amounts import decimal_size_text, exact_duration_text, utc_now
 from rlbox.diagnose.cause import Cause
 from rlbox.diagnose.first_fatal import FatalPosition, find_first_fatal
 from rlbox.doctor.limits import probe_limits
-from rlbox.doctor.ray_state import fetch_ray_state_or_error, find_job_or_latest_session_dir
+from rlbox.doctor.ray_state import fetch_or_find_job_or_latest_session_dir, fetch_ray_state_or_error
 from rlbox.errors import RlboxError
 from rlbox.job.plan import RayJobPlan, RunPlan, StagePlan
 from rlbox.record.resources import RESOURCES_FILE
@@ -252,7 +252,7 @@ def _collect_resource_text(run_dir: Path, stage: str) -> str:
 
 def _collect_ray_log_text(ray: RayJobPlan) -> str:
     """Return the ends of the logs of Ray's own processes, and of those workers that met a fatal line."""
-    folder = (find_job_or_latest_session_dir(ray) / "logs").resolve()
+    folder = (fetch_or_find_job_or_latest_session_dir(ray) / "logs").resolve()
     try:
         files = [path for path in sorted(folder.iterdir()) if path.is_file() and path.stat().st_size]
     except OSError as error:
@@ -326,7 +326,7 @@ def failure_to_json(failure: StageFailure, cause: Cause) -> dict[str, Any]:
     }
 
 
-def failure_and_environment_to_json(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
+def build_failure_facts_json(failure: StageFailure, cause: Cause, gathered: CollectedTexts) -> dict[str, Any]:
     return {
         **failure_to_json(failure, cause),
         "params": dict(failure.plan.params),

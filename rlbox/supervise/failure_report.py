@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rlbox.amounts import decimal_size_text, gpu_gib_or_mib_text
-from rlbox.diagnose.api_names import describe_missing_name
+from rlbox.diagnose.api_names import format_missing_name_remedy_or_empty
 from rlbox.diagnose.cause import EXHAUSTION_KINDS, Cause, CauseKind, describe_exit, make_disk_full_cause
 from rlbox.diagnose.first_fatal import (
     LogFailure,
-    find_best_graded_failure_or_read_last_line,
+    find_failure_behind_cause_or_read_last_line,
     find_failure_signature_of_line,
     format_excerpt,
     format_utc_iso_seconds,
@@ -26,14 +26,14 @@ from rlbox.diagnose.first_fatal import (
 )
 from rlbox.hang.evidence import write_hang_markdown_if_evidence
 from rlbox.job.names import EVIDENCE_FOLDER, FATAL_FILE, REPORT_PAGE
-from rlbox.record.state import iter_events_in_file_tail
+from rlbox.record.state import iter_events_in_file_tail_or_nothing
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import (
     CollectedTexts,
     MachineSnapshot,
     StageFailure,
+    build_failure_facts_json,
     collect_texts_within_time,
-    failure_and_environment_to_json,
     failure_to_json,
     list_evidence_collectors,
 )
@@ -91,7 +91,7 @@ def _shown(text: str, masks: SecretMasker) -> str:
 def _tell_story(failure: StageFailure, fatals: Iterable[LogFailure]) -> list[dict[str, str]]:
     moments = [
         {"at": event["t"], "what": what, "where": ""}
-        for event in iter_events_in_file_tail(failure.run_dir)
+        for event in iter_events_in_file_tail_or_nothing(failure.run_dir)
         if event.get("stage") == failure.stage.name
         and str(event.get("t", "")) >= failure.started_at
         and (what := _describe_event(event))
@@ -270,7 +270,7 @@ def analyze_failure_logs(failure: StageFailure) -> FailureAnalysis:
     )
     quoted = None
     if cause.kind in _QUOTED or (cause.kind in _STOPPED and any(fatal.grade == "fatal" for fatal in fatals)):
-        quoted = find_best_graded_failure_or_read_last_line(cause, fatals, failure.run_dir)
+        quoted = find_failure_behind_cause_or_read_last_line(cause, fatals, failure.run_dir)
     if quoted is None:  # the catalogue may know the line that the cause itself quotes
         known = find_failure_signature_of_line(cause.line, failure.run_dir) if cause.line else None
         if known:
@@ -283,12 +283,16 @@ def analyze_failure_logs(failure: StageFailure) -> FailureAnalysis:
     cause = dataclasses.replace(cause, where=f"{quoted.log}:{quoted.number}", line=line)
     if known := quoted.known:
         own = cause.next_step if cause.kind in EXHAUSTION_KINDS else ""
-        releases = describe_missing_name([quoted.text], "\n".join(quoted.before)) if known.is_general else ""
+        releases = (
+            format_missing_name_remedy_or_empty([quoted.text], "\n".join(quoted.before))
+            if known.has_generic_remedy
+            else ""
+        )
         cause = dataclasses.replace(cause, known=known.fix, next_step=own or releases or known.remedy)
     return FailureAnalysis(cause=cause, fatals=fatals, quoted=quoted)
 
 
-def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis) -> None:
+def write_evidence_report_and_manifest(failure: StageFailure, explained: FailureAnalysis) -> None:
     """Gather the evidence of a failed stage, and write it with its report and manifest.
 
     What cannot be gathered or written is named in the manifest. On a full disk the report comes first; raises
@@ -303,19 +307,19 @@ def gather_and_write_evidence(failure: StageFailure, explained: FailureAnalysis)
         "REPORT.json": json.dumps(report, indent=1, ensure_ascii=False) + "\n",
         FATAL_FILE: "\n".join(format_excerpt(fatal) for fatal in found),
         "facts.json": json.dumps(
-            failure_and_environment_to_json(failure, explained.cause, gathered), indent=1, ensure_ascii=False
+            build_failure_facts_json(failure, explained.cause, gathered), indent=1, ensure_ascii=False
         )
         + "\n",
         **gathered.texts,
     }
     texts = {name: failure.masks.mask_text(text) for name, text in texts.items()}
-    problems = write_texts_and_list_problems_after_first(folder, texts)
+    problems = write_texts_and_get_errors_by_name(folder, texts)
     with contextlib.suppress(OSError):  # the disk is full; the report is there
         write_hang_markdown_if_evidence(folder, explained.cause)
         write_evidence_manifest(folder, {**gathered.missing, **problems}, failure.masks)
 
 
-def write_texts_and_list_problems_after_first(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+def write_texts_and_get_errors_by_name(folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
     """Write `texts` (name below `folder` to text), empty ones left out; return why some were not written, by name.
 
     On a full disk what comes first is there and the rest is not, never a part of a file; raises `OSError` when not even

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlbox.doctor.ray_state import create_ray_client, find_job_or_latest_session_dir
+from rlbox.doctor.ray_state import create_ray_http_client_with_auth, fetch_or_find_job_or_latest_session_dir
 from rlbox.job.plan import RayJobPlan
 from rlbox.system.http import NoFullResponseError, describe_response_error
 from rlbox.system.poller import Poller
@@ -74,7 +74,7 @@ class SubmittedRayJob:
         self._poller.request_stop()
         if self.last_polled_info.status in _ENDED:
             return
-        with contextlib.suppress(NoFullResponseError), create_ray_client(_STOP_S) as http:
+        with contextlib.suppress(NoFullResponseError), create_ray_http_client_with_auth(_STOP_S) as http:
             http.request("POST", f"{_jobs(self._plan)}{self._plan.submission_id}/stop")
             until = time.monotonic() + _STOP_S
             while time.monotonic() < until and _query_job(self._plan, _STOP_S).status not in _ENDED:
@@ -88,7 +88,7 @@ class SubmittedRayJob:
 
 
 def find_driver_log_path(plan: RayJobPlan) -> Path:
-    return find_job_or_latest_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
+    return fetch_or_find_job_or_latest_session_dir(plan) / "logs" / f"job-driver-{plan.submission_id}.log"
 
 
 def write_secrets_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) -> str:
@@ -106,7 +106,7 @@ def write_secrets_and_get_exec_prefix(file: Path, secrets: Mapping[str, str]) ->
 
 def _query_job(plan: RayJobPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
     try:
-        with create_ray_client(timeout_s) as http:
+        with create_ray_http_client_with_auth(timeout_s) as http:
             answer = http.request("GET", _jobs(plan) + plan.submission_id)
             data: dict[str, Any] = answer.read_json()
     except (NoFullResponseError, ValueError) as error:
@@ -124,7 +124,7 @@ def _query_job(plan: RayJobPlan, timeout_s: float = _TIMEOUT_S) -> RayJobInfo:
 def _submit(plan: RayJobPlan, body: Mapping[str, Any]) -> RayJobInfo:
     headers = {"Content-Type": "application/json"}
     try:
-        with create_ray_client(_SUBMIT_S) as http:
+        with create_ray_http_client_with_auth(_SUBMIT_S) as http:
             answer = http.request("POST", _jobs(plan), headers=headers, body=json.dumps(body).encode())
     except NoFullResponseError as error:
         return RayJobInfo(status=REFUSED, message=describe_response_error(error))

@@ -135,7 +135,7 @@ class RunningService:
     def last_problem_or_no_answer(self) -> str:
         return "no answer" if self.readiness_problem in ("", _NO_ANSWER) else self.readiness_problem
 
-    def stop_probing(self) -> None:
+    def request_probe_stop(self) -> None:
         self._poller.request_stop()
 
     def _ask(self) -> ProblemOrEmpty:

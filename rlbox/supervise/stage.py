@@ -9,7 +9,7 @@ from dataclasses import replace
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, describe_exit, get_service_or_stage_log_path, make_port_conflict_cause
 from rlbox.doctor.ray_state import read_ray_auth_headers_or_empty
-from rlbox.gate.files import FileSnapshot, check_file_rule
+from rlbox.gate.files import FilesSnapshot, check_file_rule
 from rlbox.gate.http_probe import wait_for_expected_response_or_problem
 from rlbox.hang.nccl import make_ras_address_env_unless_set
 from rlbox.i18n import _, join
@@ -35,7 +35,9 @@ def stop_retained_services(context: StageContext) -> None:
         context.processes.stop(kept.service.child)
         if kept.output_fd is not None:
             os.close(kept.output_fd)
-        context.journal.update_and_log_service(kept.stage, name, state="stopped", exit_code=kept.service.child.poll())
+        context.journal.update_service_and_log_state_change(
+            kept.stage, name, state="stopped", exit_code=kept.service.child.poll()
+        )
     context.retained.clear()
 
 
@@ -149,7 +151,7 @@ class _StageRun:
         self._audit = PortAuditor(context, stage, self._watch, self._published.inodes)
         self._gate = self._watch.gate
         self._due = [file for file in stage.files if file.newer or stage.attempt > 1]
-        self._before: FileSnapshot | None = None
+        self._before: FilesSnapshot | None = None
         self._secrets = self._folder / "secrets.env"
 
     def run(self) -> StageFailure | None:
@@ -203,7 +205,7 @@ class _StageRun:
         make_directories_replacing_non_directories(self._context.run_dir, self._stage.directory)
         self._check_needs()
         if self._due:
-            self._before = FileSnapshot([file.path for file in self._due])
+            self._before = FilesSnapshot([file.path for file in self._due])
         self._services.require_free_ports()
         for service in self._stage.services:
             self._services.start_or_take_over_and_wait_until_ready(service)
@@ -276,8 +278,8 @@ class _StageRun:
         job_cause = self._job_cause()
         self._watch.record_stage_and_gate(exit_code=code)
         failed = bool(job_cause or not good)
-        self._watch.raise_on_dead_service(TOLD_TO_STOP if failed else ())
-        self._watch.raise_on_forbidden_line_or_violation()
+        self._watch.record_and_raise_on_dead_service(TOLD_TO_STOP if failed else ())
+        self._watch.record_gate_and_raise_on_broken_rule()
         if failed:
             self._watch.wait_and_raise_if_service_dies(_SETTLE_S)
             raise StageAborted(job_cause or causes.explain_wrong_exit_code(self._stage, code))
@@ -308,7 +310,7 @@ class _StageRun:
         self._published.close()
         processes, main = self._context.processes, self._watch.main
         for service in self._watch.services:
-            service.stop_probing()
+            service.request_probe_stop()
         if not self._context.interrupt.name:
             if isinstance(main, SubmittedRayJob):
                 main.stop()
@@ -327,8 +329,8 @@ class _StageRun:
 
     def _judge(self) -> None:
         missing = self._gate.list_waiting_required_lines()
-        self._gate.decide_waiting_rules()
-        self._watch.raise_on_forbidden_line_or_violation()
+        self._gate.decide_waiting_rules_except_caller_decided()
+        self._watch.record_gate_and_raise_on_broken_rule()
         found = [
             causes.explain_line_missing_after_exit_0(self._stage, line, self._gate.last_nonblank_line(line.rule.log))
             for line in missing

@@ -141,7 +141,7 @@ class StageContext:
             evidence_dir=self.run_dir / stage.directory / EVIDENCE_FOLDER,
             list_process_names=lambda: {process.pid: process.name for process in self.processes.list_living_members()},
             record_event=partial(self.journal.record_event, stage.name),
-            record_phase=lambda phase: self.journal.update_and_log_stage(stage.name, phase=phase),
+            record_phase=lambda phase: self.journal.update_stage_and_log_state_change(stage.name, phase=phase),
             mask=self.journal.masks.mask_json,
             may_continue=lambda: not self.interrupt.name,
         )

@@ -18,7 +18,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineBlock
 from rlbox.logs.metric_files import MetricFilesReader
 from rlbox.logs.patterns import find_candidate_line_indexes
-from rlbox.logs.pump import LineDispatcher, LogPump
+from rlbox.logs.pump import LineDispatcher, MaskingLogPump
 from rlbox.supervise import causes
 from rlbox.supervise.ray_jobs import SubmittedRayJob
 from rlbox.supervise.services import RunningService
@@ -46,7 +46,7 @@ class StageWatch:
         self.gate = GateChecker(stage, context.plan.benign)
         self.services: list[RunningService] = []
         self.main: ChildProcess | SubmittedRayJob | None = None
-        self.pump = LogPump(context.journal.masks)
+        self.pump = MaskingLogPump(context.journal.masks)
         names = (*(service.name for service in stage.services), STAGE_LOG)
         self.hang = HangMonitor(context.create_hang_watch_context(stage))
         self.logs = LineDispatcher(
@@ -91,10 +91,10 @@ class StageWatch:
         self._record_gate_if_changed()
         self._context.raise_if_stopped_or_unrecordable()
         self.raise_on_log_write_error()
-        self.raise_on_dead_service()
+        self.record_and_raise_on_dead_service()
         if lost := self._context.nodes.find_lost_node_cause(self._stage):
             raise StageAborted(lost)
-        self.raise_on_forbidden_line_or_violation()
+        self.record_gate_and_raise_on_broken_rule()
         if time.monotonic() - self._begun > self._stage.total_s:
             self.gate.set_broken(self.gate.outcomes.total, "passed")
             raise StageAborted(
@@ -133,13 +133,13 @@ class StageWatch:
             self.gate.set_broken(self.gate.outcomes.silence, self.gate.last_nonblank_line(STAGE_LOG))
             raise StageAborted(cause)
 
-    def raise_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
+    def record_and_raise_on_dead_service(self, tolerated_exit_codes: tuple[int, ...] = ()) -> None:
         for service in self.services:
             code = service.child.poll()
             if code is None or code in tolerated_exit_codes:
                 continue
             self.logs.copy_and_dispatch_everything_written()
-            self.raise_on_forbidden_line_or_violation(service.plan.name)
+            self.record_gate_and_raise_on_broken_rule(service.plan.name)
             self._refuse(service, describe_exit(code))
             self.record_service(service, state="ended", exit_code=code)
             when = _("while stage {name} was {state}").format(
@@ -157,7 +157,7 @@ class StageWatch:
                 what = f"answers of {plan.name}"
                 raise StageAborted(self.hang.write_timeout_evidence(cause, plan.answer_s, what))
 
-    def raise_on_forbidden_line_or_violation(self, only_log: str = "") -> None:
+    def record_gate_and_raise_on_broken_rule(self, only_log: str = "") -> None:
         forbidden = [each for each in self.gate.events.forbidden if only_log in ("", each.rule.log)]
         if forbidden:
             self._record_gate_if_changed()
@@ -192,7 +192,7 @@ class StageWatch:
         """Wait for a service that is dying: its end counts before what its clients made of it."""
         until = time.monotonic() + patience_s
         while self.services and time.monotonic() < until and not self._context.interrupt.name:
-            self.raise_on_dead_service(TOLD_TO_STOP)
+            self.record_and_raise_on_dead_service(TOLD_TO_STOP)
             self.pump.wait_for_growth(_LOOK_S)
 
     def read_rest_and_close_logs(self) -> None:
@@ -204,14 +204,16 @@ class StageWatch:
 
     def record_stage_and_gate(self, **changes: object) -> None:
         self._recorded = self.gate.events.revision
-        self._context.journal.update_and_log_stage(self._stage.name, gate=self.gate.copy_rule_states(), **changes)
+        self._context.journal.update_stage_and_log_state_change(
+            self._stage.name, gate=self.gate.copy_rule_states(), **changes
+        )
 
     def _record_gate_if_changed(self) -> None:
         if self.gate.events.revision != self._recorded:
             self.record_stage_and_gate()
 
     def record_service(self, service: RunningService, **changes: object) -> None:
-        self._context.journal.update_and_log_service(self._stage.name, service.plan.name, **changes)
+        self._context.journal.update_service_and_log_state_change(self._stage.name, service.plan.name, **changes)
 
     def _refuse(self, service: RunningService, seen: str) -> None:
         self.gate.set_broken(self.gate.outcomes.services[service.plan.name], seen)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlbox.amounts import utc_now
 from rlbox.diagnose.cause import Cause, get_run_exit_code
-from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks
+from rlbox.doctor.fix_checks import ENGINE_PERCENT_VARIABLE, INSTALL_DIR_VARIABLE, run_fix_checks_retrying_failed
 from rlbox.errors import MachineError
 from rlbox.job.plan import RunPlan, StagePlan
 from rlbox.record.journal import Event, Journal
@@ -109,7 +109,7 @@ def _carry_out_stages_and_end_all(context: StageContext) -> Cause | None:
 def _carry_out_stages(context: StageContext) -> Cause | None:
     waiting = [stage.name for stage in context.journal.state.stages if stage.state == "waiting"]
     if absent := _check_fixes(context) if waiting else None:
-        context.journal.update_and_log_stage(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
+        context.journal.update_stage_and_log_state_change(waiting[0], state="failed", ended_at=utc_now(), cause=absent)
         _end_stages(context, absent)
         return absent
     for stage in [stage for stage in context.plan.stages if stage.name in waiting]:
@@ -123,8 +123,8 @@ def _carry_out_stages(context: StageContext) -> Cause | None:
 def _check_fixes(context: StageContext) -> Cause | None:
     if context.plan.runs_without_container and INSTALL_DIR_VARIABLE not in os.environ:
         return None
-    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(estimate_inference_gpu_memory_percent(context.plan))}
-    errors = [finding for finding in run_fix_checks("run", environ=environ) if finding.level == "error"]
+    environ = {**os.environ, ENGINE_PERCENT_VARIABLE: str(estimate_inference_gpu_memory_percent_or_0(context.plan))}
+    errors = [finding for finding in run_fix_checks_retrying_failed("run", environ=environ) if finding.level == "error"]
     if not errors:
         return None
     first = errors[0]
@@ -132,7 +132,7 @@ def _check_fixes(context: StageContext) -> Cause | None:
     return explain_failed_fix(first.id, first.seen or first.title, first.remedy, len(errors) - 1, doctor)
 
 
-def estimate_inference_gpu_memory_percent(plan: RunPlan) -> int:
+def estimate_inference_gpu_memory_percent_or_0(plan: RunPlan) -> int:
     """Return the largest share in percent, 0 for a run without an inference engine."""
     commands = [argv for stage in plan.stages for argv in (stage.argv, *(one.argv for one in stage.services))]
     text = "\n".join(" ".join(argv) for argv in commands)
@@ -147,22 +147,24 @@ def _carry_out_stage(context: StageContext, stage: StagePlan) -> Cause | None:
     failure = run_stage(context, stage)
     took = round(time.monotonic() - begun, 3)
     if failure is None:
-        context.journal.update_and_log_stage(stage.name, state="passed", ended_at=utc_now(), seconds=took)
+        context.journal.update_stage_and_log_state_change(stage.name, state="passed", ended_at=utc_now(), seconds=took)
         return None
     state: StageStatus = "interrupted" if failure.cause.kind == "interrupted" else "failed"
     cause = failure.cause if state == "interrupted" else _write_evidence_and_find_cause(context, failure)
-    context.journal.update_and_log_stage(stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took)
+    context.journal.update_stage_and_log_state_change(
+        stage.name, state=state, ended_at=failure.ended_at, cause=cause, seconds=took
+    )
     return cause
 
 
 def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure) -> Cause:
-    from rlbox.supervise.failure_report import analyze_failure_logs, gather_and_write_evidence
+    from rlbox.supervise.failure_report import analyze_failure_logs, write_evidence_report_and_manifest
 
     cause = failure.cause
     try:
         explained = analyze_failure_logs(failure)
         cause = explained.cause
-        gather_and_write_evidence(failure, explained)
+        write_evidence_report_and_manifest(failure, explained)
     except Exception as error:  # evidence is worth having, but never worth losing the cause
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         context.journal.record_event(failure.stage.name, "evidence-failed", why=why)
@@ -172,6 +174,8 @@ def _write_evidence_and_find_cause(context: StageContext, failure: StageFailure)
 def _end_stages(context: StageContext, cause: Cause) -> None:
     for state in context.journal.state.stages:
         if state.state == "waiting":
-            context.journal.update_and_log_stage(state.name, state="not started")
+            context.journal.update_stage_and_log_state_change(state.name, state="not started")
         elif state.state in ("starting", "running"):
-            context.journal.update_and_log_stage(state.name, state="failed", ended_at=utc_now(), cause=cause)
+            context.journal.update_stage_and_log_state_change(
+                state.name, state="failed", ended_at=utc_now(), cause=cause
+            )

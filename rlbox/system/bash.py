@@ -15,7 +15,7 @@ class BashSyntaxError(NamedTuple):
     message: str
 
 
-def find_bash_syntax_error(script: str) -> BashSyntaxError | None:
+def find_syntax_error_if_bash_available(script: str) -> BashSyntaxError | None:
     """Return the first error of `bash -n`; None also where no bash of version 4 or newer is at hand."""
     # extended patterns are on where the script turns them on, which -n does not run
     check = f"((BASH_VERSINFO < 4)) || exec bash {'-O extglob' * ('extglob' in script)} -n"

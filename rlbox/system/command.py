@@ -38,7 +38,9 @@ def start_command(
     `new_session`: Neither Ctrl-C nor a hang-up of the terminal reaches it.
     `die_with_parent`: It is told to end when the thread that started it ends, however this process dies.
     """
-    from rlbox.system.libc import set_parent_death_sigterm  # before the fork, behind which nothing may be imported
+    from rlbox.system.libc import (
+        set_parent_death_sigterm_die_if_orphaned,  # before the fork, behind which nothing may be imported
+    )
 
     return subprocess.Popen(
         command.argv,
@@ -49,7 +51,9 @@ def start_command(
         cwd=command.cwd or None,
         start_new_session=new_session,
         pass_fds=tuple(pass_fds),
-        preexec_fn=functools.partial(set_parent_death_sigterm, os.getpid()) if die_with_parent else None,
+        preexec_fn=functools.partial(set_parent_death_sigterm_die_if_orphaned, os.getpid())
+        if die_with_parent
+        else None,
     )
 
 

@@ -16,7 +16,7 @@ FIRMWARE_TIMEOUT_S = 10.0  # without persistence mode the driver first loads its
 _SHARE_WINDOW_S = 5.0
 
 
-class GpuUsage(NamedTuple):
+class ProcessGpuUsage(NamedTuple):
     """What a process had of a GPU of late: percent of its computing time, and of that of its memory."""
 
     pid: int
@@ -43,7 +43,7 @@ class GpuStatus:
     memory_utilization: int = 0
     uncorrected_errors: int = 0
     arch: str = ""
-    shares: tuple[GpuUsage, ...] = ()
+    shares: tuple[ProcessGpuUsage, ...] = ()
 
     @property
     def power_ratio(self) -> float:
@@ -177,11 +177,13 @@ def _read_gpu(nvml: Any, index: int) -> GpuStatus:
     )
 
 
-def _read_shares(nvml: Any, device: Any) -> tuple[GpuUsage, ...]:
+def _read_shares(nvml: Any, device: Any) -> tuple[ProcessGpuUsage, ...]:
     since_us = int((time.time() - _SHARE_WINDOW_S) * 1e6)
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(device, since_us)
     except nvml.NVMLError:  # "not found" where no process used it
         return ()
     newest = {sample.pid: sample for sample in sorted(samples, key=lambda sample: sample.timeStamp)}
-    return tuple(GpuUsage(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items()))
+    return tuple(
+        ProcessGpuUsage(pid, int(sample.smUtil), int(sample.memUtil)) for pid, sample in sorted(newest.items())
+    )

@@ -41,7 +41,7 @@ def read_json_object_or_empty(path: Path, *, follow_links: bool = False) -> dict
     return data if isinstance(data, dict) else {}
 
 
-def read_valid_json_from_tail(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
+def read_valid_json_from_tail_or_nothing(path: Path, max_bytes: int = MAX_BYTES) -> Iterator[dict[str, Any]]:
     with contextlib.suppress(OSError):
         yield from parse_valid_json_objects(iter_tail_lines_or_raise(path, max_bytes))
 

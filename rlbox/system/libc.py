@@ -39,7 +39,7 @@ def forbid_ptrace() -> None:
     prctl("guard memory", _SET_DUMPABLE, 0)
 
 
-def set_parent_death_sigterm(expected_parent_pid: int) -> None:
+def set_parent_death_sigterm_die_if_orphaned(expected_parent_pid: int) -> None:
     """Have this process told to end when the thread of process `expected_parent_pid` that started it ends.
 
     The kernel tells of what ends from now on alone: where that has ended already, so does this process.

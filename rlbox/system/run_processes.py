@@ -65,7 +65,7 @@ class StopSignal:
         signal.signal(signal.SIGHUP, _stay)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
 
-    def record_first_reason(self, signal_name: str) -> None:
+    def request_stop_keeping_first_reason(self, signal_name: str) -> None:
         """Stop for `signal_name`, as if its signal had come; the first reason stays."""
         if not self.name:
             self._at = time.monotonic()
@@ -76,7 +76,7 @@ class StopSignal:
         return min(planned_monotonic_s, self._at + STOP_GRACE_S) if self.name else planned_monotonic_s
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.record_first_reason(signal.Signals(number).name)
+        self.request_stop_keeping_first_reason(signal.Signals(number).name)
 
 
 def _stay(number: int, frame: FrameType | None) -> None:
@@ -104,7 +104,7 @@ class ChildProcess:
     def poll(self) -> int | None:
         return self._popen.poll()
 
-    def find_session_pids(self, table: Mapping[int, Process]) -> set[int]:
+    def find_tree_and_session_pids(self, table: Mapping[int, Process]) -> set[int]:
         now = table.get(self.pid)
         is_reused = now and self._born and now.start_ticks != self._born.start_ticks
         # of an id that was given to another process the session is empty, too
@@ -150,13 +150,15 @@ class RunProcesses:
 
     def list_tree_and_session_pids(self, child: ChildProcess) -> set[int]:
         table = probe_processes()
-        return child.find_session_pids(table) & table.keys()
+        return child.find_tree_and_session_pids(table) & table.keys()
 
     def reap_orphans_and_list_pids_by_part(self) -> dict[str, set[int]]:
         """Return the ids by part, `other` for orphans, by the tree alone, which is cheap; reap orphans that ended."""
         table = probe_processes()
         self._reap_orphans(table)
-        parts = {c.part: c.find_session_pids(table) & table.keys() for c in tuple(self._children) if c.pid in table}
+        parts = {
+            c.part: c.find_tree_and_session_pids(table) & table.keys() for c in tuple(self._children) if c.pid in table
+        }
         parts["other"] = (self._find_own_trees(table) & table.keys()).difference(*parts.values())
         return {part: pids for part, pids in parts.items() if pids}
 
@@ -179,7 +181,7 @@ class RunProcesses:
 
     def _find_child_members(self, table: dict[int, Process], child: ChildProcess) -> set[int]:
         marks = {**self.make_env_marks(child.stage), PART_MARK: child.part}
-        return child.find_session_pids(table) | find_own_pids_by_env(table, marks)
+        return child.find_tree_and_session_pids(table) | find_own_pids_by_env(table, marks)
 
     def _end(
         self, choose: Callable[[dict[int, Process]], set[int]], leader: ChildProcess | None = None

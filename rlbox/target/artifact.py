@@ -40,7 +40,7 @@ class Artifact:
     origin: str = ""
 
 
-def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:
+def list_artifacts_without_compile_inputs(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file of a lock that has to be fetched, in the order of the image's layers.
 
     The base image is not among them: its manifest names its blobs.
@@ -67,7 +67,7 @@ def list_install_artifacts(lock: Lock) -> tuple[Artifact, ...]:
 def list_artifacts_without_os_and_rlbox(lock: Lock) -> tuple[Artifact, ...]:
     """Return the files that a machine without an image takes: no base, no operating system, no environment of rlbox."""
     own = {"os", lock.runtime.name}
-    return tuple(file for file in list_install_artifacts(lock) if file.group not in own)
+    return tuple(file for file in list_artifacts_without_compile_inputs(lock) if file.group not in own)
 
 
 def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ...]:
@@ -82,7 +82,10 @@ def list_compile_inputs(lock: Lock, inputs: CompileInputs) -> tuple[Artifact, ..
 
 def list_all_artifacts_with_repeats(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a lock names, those that `rlbox compile` alone takes among them."""
-    return (*list_install_artifacts(lock), *(file for row in lock.compiled for file in list_compile_inputs(lock, row)))
+    return (
+        *list_artifacts_without_compile_inputs(lock),
+        *(file for row in lock.compiled for file in list_compile_inputs(lock, row)),
+    )
 
 
 def list_hub_artifacts(repos: Iterable[LockedHubRepo]) -> tuple[Artifact, ...]:

@@ -108,7 +108,7 @@ class LockedPatch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockedPythonLayer:
+class LockedPackageGroup:
     """The packages that one group adds to those below it, sorted by name."""
 
     name: str
@@ -134,9 +134,9 @@ class Lock:
     platform: str
     base: str
     debs: tuple[Deb, ...] = ()
-    runtime: LockedPythonLayer
-    build: LockedPythonLayer = field(default=LockedPythonLayer(name="build", packages=()))
-    groups: tuple[LockedPythonLayer, ...]
+    runtime: LockedPackageGroup
+    build: LockedPackageGroup = field(default=LockedPackageGroup(name="build", packages=()))
+    groups: tuple[LockedPackageGroup, ...]
     git: tuple[GitTree, ...] = ()
     http: tuple[HttpFile, ...] = ()
     patches: tuple[LockedPatch, ...] = ()
@@ -160,12 +160,12 @@ class Lock:
         parts += [f'  "compiled": [\n{rows}\n  ]'] if rows else []
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
-    def checksum(self) -> str:
+    def compute_json_sha256(self) -> str:
         return hashlib.sha256(self.to_json_text().encode()).hexdigest()
 
     def digest_without_target_and_spec(self) -> str:
         """Return the sha256 of what the lock pins, whatever target has it: the name of a lock in docs/proof.md."""
-        return replace(self, target="", spec="").checksum()
+        return replace(self, target="", spec="").compute_json_sha256()
 
     def list_python_packages(self) -> tuple[Package, ...]:
         """Return every Python package of the image: rlbox's own, build tools, then group by group."""
@@ -194,7 +194,7 @@ def _compiled_text(row: CompileInputs) -> str:
     return f"    {json.dumps(head)[:-1]},\n      {body}"
 
 
-def _with(group: LockedPythonLayer, compiled: CompileInputs, wheel: Package) -> LockedPythonLayer:
+def _with(group: LockedPackageGroup, compiled: CompileInputs, wheel: Package) -> LockedPackageGroup:
     if group.name != compiled.group:
         return group
     others = (package for package in group.packages if package.source != compiled.compiled_wheel_package_source)
@@ -291,10 +291,10 @@ def parse_lock(text: str | bytes, source: str, next_step: str = "") -> Lock:
         return Lock(
             **{key: str(data[key]) for key in ("target", "spec", "python", "platform", "base")},
             debs=_rows(Deb, data["apt"]),
-            runtime=LockedPythonLayer(name="runtime", packages=_rows(Package, data["runtime"])),
-            build=LockedPythonLayer(name="build", packages=_rows(Package, data["build"])),
+            runtime=LockedPackageGroup(name="runtime", packages=_rows(Package, data["runtime"])),
+            build=LockedPackageGroup(name="build", packages=_rows(Package, data["build"])),
             groups=tuple(
-                LockedPythonLayer(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]
+                LockedPackageGroup(name=g["name"], packages=_rows(Package, g["packages"])) for g in data["groups"]
             ),
             git=_rows(GitTree, data["git"]),
             http=_rows(HttpFile, data["http"]),

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement as Asked
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from rlbox.config.hub import HubEntry, find_repeated_hub_names
+from rlbox.config.hub import HubEntry, find_repeated_hub_name_problems
 from rlbox.config.project import Project
 from rlbox.config.schema import (
     NAME_PATTERN,
@@ -367,7 +367,7 @@ class Vast(SpecModel):
     min_reliability: Annotated[float, Field(ge=0, le=1)] = Field(description="lowest reliability of a machine, 0 to 1")
 
 
-class CompileEntry(NamedTuple):
+class LayerAndCompileEntry(NamedTuple):
     group: PythonLayerSpec
     compile: Compile
 
@@ -416,7 +416,7 @@ class Target(SpecModel):
         parts = {tree.name for tree in self.git}
         wanted = sorted({patch.part for patch in self.patches} - parts - {""})
         problems += [_("patches: there is no git part {name!r}").format(name=name) for name in wanted]
-        problems += [*find_repeated_hub_names(self.hub), *self._compile_problems()]
+        problems += [*find_repeated_hub_name_problems(self.hub), *self._compile_problems()]
         problems += [
             _("env.{name}: looks like a secret, and the image would hold it; write it into .env").format(name=name)
             for name, value in self.env.items()
@@ -436,8 +436,8 @@ class Target(SpecModel):
         ]
 
     @property
-    def compile_entries(self) -> tuple[CompileEntry, ...]:
-        return tuple(CompileEntry(group, entry) for group in self.stack for entry in group.compile)
+    def compile_entries(self) -> tuple[LayerAndCompileEntry, ...]:
+        return tuple(LayerAndCompileEntry(group, entry) for group in self.stack for entry in group.compile)
 
     @property
     def patches_folder_file_names(self) -> tuple[str, ...]:
@@ -459,7 +459,7 @@ class TargetWithSpecFiles:
 def find_cuda12_variant_or_empty(project: Project, target_name: str) -> str:
     """Return the target `NAME-cu12`, which runs on drivers older than 580, where there is one; else nothing."""
     variant = f"{target_name}-cu12"
-    return variant if variant in project.target_files() else ""
+    return variant if variant in project.own_pack_and_shipped_target_files() else ""
 
 
 def load_target(project: Project, target_name: str) -> TargetWithSpecFiles:
@@ -497,13 +497,15 @@ def _load_included(project: Project, name: str, above: tuple[str, ...]) -> tuple
                 path=format_spec_path(path, project), include=include
             )
         )
-    if include not in project.target_files():
-        near = did_you_mean_hint(include, list(project.target_files()))
+    if include not in project.own_pack_and_shipped_target_files():
+        near = did_you_mean_hint(include, list(project.own_pack_and_shipped_target_files()))
         raise SpecError(
             _("{path}: include: unknown target {include!r}{near}").format(
                 path=format_spec_path(path, project), include=include, near=near
             ),
-            next_step=_("choose one of: {targets}").format(targets=", ".join(project.target_files())),
+            next_step=_("choose one of: {targets}").format(
+                targets=", ".join(project.own_pack_and_shipped_target_files())
+            ),
         )
     under, files = _load_included(project, include, (*above, name))
     return merge_tables_and_named_lists(under, data), (path, *files)

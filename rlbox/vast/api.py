@@ -74,11 +74,11 @@ class Instance:
     port: int
 
     @property
-    def target_name_from_label(self) -> str:
+    def target_name_if_rlbox_made(self) -> str:
         return self.label.removeprefix(LABEL_PREFIX).partition(" ")[0]
 
     @property
-    def ssh_command(self) -> str:
+    def ssh_command_or_empty(self) -> str:
         """How a person reaches it; empty while it has no address."""
         return f"ssh -p {self.port} root@{self.host}" if self.host and self.port else ""
 

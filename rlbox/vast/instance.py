@@ -36,7 +36,7 @@ from rlbox.vast.remote_job import (
     RUN_FILE,
     RemoteJob,
     format_job_agent_start_shell,
-    format_rlbox_tool_assignment_shell,
+    format_shell_setting_tool_to_rlbox_dir,
     list_run_and_complete_checkpoint_dirs,
 )
 
@@ -64,7 +64,7 @@ class JobUpload:
 
 
 def require_ssh_address(instance: Instance) -> SshAddress:
-    if not instance.ssh_command:
+    if not instance.ssh_command_or_empty:
         raise MachineError(
             _("instance {id} has no address: it is {status}").format(id=instance.id, status=instance.status),
             next_step=f"rlbox vast start {instance.id}",
@@ -73,7 +73,9 @@ def require_ssh_address(instance: Instance) -> SshAddress:
     return SshAddress(host=instance.host, user="root", port=instance.port, known_hosts=hosts)
 
 
-def wait_for_onstart(app: App, connection: SshConnection, data_disk: str, instance_id: int, timeout_s: float) -> None:
+def wait_for_onstart_and_print_changes(
+    app: App, connection: SshConnection, data_disk: str, instance_id: int, timeout_s: float
+) -> None:
     """Wait until the on-start script has ended well, and say each change of its last word."""
     end, last_state = time.monotonic() + timeout_s, ""
     look = _("rlbox vast ssh {number} 'tail -n 40 {disk}/onstart.log'").format(number=instance_id, disk=data_disk)
@@ -116,7 +118,7 @@ def ensure_job_uploaded_and_run_started(app: App, connection: SshConnection, ren
         replace_remote_tree(connection, specs, f"{job.folder}/{PROJECT_DIRECTORY}")
     if not connection.run(_HAS_IMAGE).ok:
         _sync_rlbox(app, connection, rented, specs)
-    wait_for_onstart(app, connection, job.disk, rented.instance_id, rented.timeout_s)
+    wait_for_onstart_and_print_changes(app, connection, job.disk, rented.instance_id, rented.timeout_s)
     files = list(_list_uploads(rented.uploads))
     with show_byte_progress(app, "upload", sum(file.stat().st_size for file, __ in files)) as report_bytes:
         for file, goal in files:
@@ -134,7 +136,7 @@ def ensure_job_uploaded_and_run_started(app: App, connection: SshConnection, ren
 def _require_no_run_in_progress(connection: SshConnection, job: RemoteJob, number: int) -> None:
     for row in _run_remote_rlbox(connection, job.disk, "runs")["runs"]:
         if row["state"] in ("starting", "running"):
-            tool = connection.run(f"{format_rlbox_tool_assignment_shell(job.disk)}; echo $tool").stdout.strip()
+            tool = connection.run(f"{format_shell_setting_tool_to_rlbox_dir(job.disk)}; echo $tool").stdout.strip()
             raise LockHeld(
                 _("the instance carries out run {going}").format(going=row["run"]),
                 where=connection.ssh_destination,
@@ -276,13 +278,13 @@ def keep_agent_from_stopping_instance(connection: SshConnection, job: RemoteJob)
 
 def _run_remote_rlbox(connection: SshConnection, disk: str, *words: str) -> dict[str, Any]:
     command = (
-        f"{format_rlbox_tool_assignment_shell(disk)}; "
+        f"{format_shell_setting_tool_to_rlbox_dir(disk)}; "
         f"$tool/bin/rlbox {shlex.join(words)} --data {shlex.quote(disk)} --json"
     )
     return _parse_object(connection.check_output(command, _("rlbox {command} fails there").format(command=words[0])))
 
 
-def list_result_files(connection: SshConnection, disk: str) -> Listing:
+def list_run_and_complete_checkpoint_files(connection: SshConnection, disk: str) -> Listing:
     runs = _run_remote_rlbox(connection, disk, "runs")["runs"]
     series = _run_remote_rlbox(connection, disk, "ckpt", "ls")["series"]
     return list_remote_files(connection, disk, list_run_and_complete_checkpoint_dirs(runs, series, disk))

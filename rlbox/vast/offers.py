@@ -152,7 +152,7 @@ def parse_offer(row: Mapping[str, Any], disk_gb: float) -> Offer:
     )
 
 
-def format_gb(size_gb: float) -> str:
+def format_gb_as_decimal_size(size_gb: float) -> str:
     return decimal_size_text(size_gb * 1e9)
 
 
@@ -164,7 +164,7 @@ def require_fitting_offers(raw_offers: Sequence[Mapping[str, Any]], needs: Offer
     fitting, mismatches = [], []
     for offer in (parse_offer(row, needs.disk_gb) for row in raw_offers):
         if offer.ram < needs.ram_gb:
-            share, need = format_gb(offer.ram), format_gb(needs.ram_gb)
+            share, need = format_gb_as_decimal_size(offer.ram), format_gb_as_decimal_size(needs.ram_gb)
             text = _("  offer {offer}: {share} of memory in its share, {need} needed")
             mismatches.append(text.format(offer=offer.id, share=share, need=need))
         elif 0 < needs.max_hourly_usd < offer.price:

@@ -47,7 +47,7 @@ def parse_remote_job(json_text: str) -> RemoteJob:
     return RemoteJob(job=row["job"], disk=row["disk"], words=tuple(row["words"]), then=row["then"])
 
 
-def format_rlbox_tool_assignment_shell(data_disk: str) -> str:
+def format_shell_setting_tool_to_rlbox_dir(data_disk: str) -> str:
     """Return shell text that sets `tool` to the folder of rlbox on an instance, empty where there is none."""
     places = " ".join((*_TOOLS, f"{data_disk}{_TOOLS[0]}"))
     return f"tool=; for p in {places}; do [ -x $p/bin/rlbox ] && [ -x $p/bin/python ] && tool=$p && break; done"
@@ -57,7 +57,7 @@ def format_job_agent_start_shell(data_disk: str) -> str:
     """Return the shell script that starts the agent unless it runs; every start of the instance executes it."""
     folder = f"{data_disk}/{JOB_DIRECTORY}"
     return (
-        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{format_rlbox_tool_assignment_shell(data_disk)}\n"
+        f"[ -e {folder}/{JOB_FILE} ] || exit 0\n{format_shell_setting_tool_to_rlbox_dir(data_disk)}\n"
         f'[ -n "$tool" ] || {{ echo "this instance has no rlbox" >&2; exit 1; }}\n'
         f"setsid $tool/bin/python -m rlbox.vast {folder} </dev/null >>{folder}/{LOG_FILE} 2>&1 9>&- &\n"
     )

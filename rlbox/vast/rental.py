@@ -26,7 +26,7 @@ from rlbox.target.lock import load_lock
 from rlbox.target.platform import Platform, load_platform
 from rlbox.target.target import Target, load_target
 from rlbox.vast.api import LABEL_PREFIX, InstanceCreateRequest, search_raw_offers
-from rlbox.vast.offers import Offer, OfferFilter, format_gb, make_offer_filter, require_fitting_offers
+from rlbox.vast.offers import Offer, OfferFilter, format_gb_as_decimal_size, make_offer_filter, require_fitting_offers
 from rlbox.vast.remote_job import JOB_DIRECTORY, format_job_agent_start_shell
 
 # vast-ai/docs guides/instances/docker-environment.mdx, networking.mdx; create_instance.yaml, x-input-validation.
@@ -143,7 +143,11 @@ class RentalQuote:
     def format(self) -> str:
         request = self.request
         rows = [(_("image"), request.image), *([(_("setup"), self.setup_summary)] if self.setup_summary else [])]
-        rows += [(_("disk"), format_gb(request.disk)), (_("label"), request.label), (_("mode"), request.mode)]
+        rows += [
+            (_("disk"), format_gb_as_decimal_size(request.disk)),
+            (_("label"), request.label),
+            (_("mode"), request.mode),
+        ]
         rows += [(_("env"), f"{name}={value}") for name, value in request.env.items()]
         rows += [(_("onstart"), _("{count} characters").format(count=len(request.onstart)))]
         rows += [(_("query"), self.needs.to_query())]
@@ -198,15 +202,15 @@ def load_and_require_vast_target(app: App, name: str) -> Target:
     return target
 
 
-def render_target_onstart(
+def render_target_onstart_unless_fix_refuses(
     app: App,
     target: Target,
     platform: Platform,
     agent_start_script: str = "",
     upload_dir: str = "",
     *,
-    is_provisioning: bool = False,
-    ignore_conflicts: bool = False,
+    as_provisioning_script: bool = False,
+    ignore_stack_conflicts: bool = False,
 ) -> OnstartScript:
     """Return the start script of a target, also for another platform than its own.
 
@@ -220,30 +224,34 @@ def render_target_onstart(
     return render_onstart(
         loaded.target,
         platform,
-        app.project.template_dirs(),
+        app.project.list_existing_template_dirs_except_packs(),
         agent_start_script,
         upload_dir,
-        is_provisioning=is_provisioning,
-        ignore_stack_conflicts=ignore_conflicts,
+        as_provisioning_script=as_provisioning_script,
+        ignore_stack_conflicts=ignore_stack_conflicts,
     )
 
 
-def render_onstart_with_job_agent(app: App, target: Target, *, uploads_rlbox: bool, force: bool) -> OnstartScript:
+def render_onstart_with_job_agent(
+    app: App, target: Target, *, uploads_rlbox: bool, ignore_stack_conflicts: bool
+) -> OnstartScript:
     """Return the script of an instance: every start of it takes up again what `vast up` began there."""
     disk = target.disk.mount
     upload_dir = f"{disk}/{JOB_DIRECTORY}" if uploads_rlbox else ""
     agent = format_job_agent_start_shell(disk)
-    return render_target_onstart(app, target, load_platform("vast"), agent, upload_dir, ignore_conflicts=force)
+    return render_target_onstart_unless_fix_refuses(
+        app, target, load_platform("vast"), agent, upload_dir, ignore_stack_conflicts=ignore_stack_conflicts
+    )
 
 
-def require_rental_offer_unless_dry_run(
+def require_image_and_offer_unless_dry_run(
     app: App, target: Target, options: RentalOptions, job: str = "", *, force: bool = False
 ) -> RentalQuote:
     """Return what would be rented for a target, from whom; a dry run keeps why there is no offer.
 
     For a `job` and without an image of the target's own it is a plain CUDA image, to which rlbox is sent.
     """
-    script = render_onstart_with_job_agent(app, target, uploads_rlbox=bool(job), force=force)
+    script = render_onstart_with_job_agent(app, target, uploads_rlbox=bool(job), ignore_stack_conflicts=force)
     image, setup = options.image or target.vast.image, ""
     if job and not image and not target.base.holds:  # what a base image holds, no index has
         image, setup = choose_plain_cuda_image(target.hardware.cuda_driver), _describe_setup(app, target.name)
@@ -260,7 +268,7 @@ def require_rental_offer_unless_dry_run(
         mode=target.vast.mode,
     )
     with app.collecting_refusals_if_dry_run("image"):
-        require_published_if_registry_answers(app, image)
+        require_published_or_report_unchecked(app, image)
     offer = None
     with app.collecting_refusals_if_dry_run("offers"):
         offer = _choose_offer(require_fitting_offers(search_raw_offers(needs), needs), options.offer)
@@ -277,7 +285,7 @@ def _choose_offer(offers: Sequence[Offer], offer_id: int | None) -> Offer:
     )
 
 
-def require_published_if_registry_answers(app: App, image: str) -> None:
+def require_published_or_report_unchecked(app: App, image: str) -> None:
     """Raise `RegistryError` when an image is not in its registry; what cannot be told from here is only said.
 
     A registry that wants a login, or is not reached from here, may answer the platform.

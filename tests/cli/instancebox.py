@@ -56,5 +56,5 @@ def platform(instance: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platfo
             monkeypatch.setattr(f"rlbox.vast.{name}._POLL_S", 0.01)
         monkeypatch.setattr("rlbox.vast.instance._HAS_IMAGE", "true")  # this machine gets no other rlbox
         monkeypatch.setattr("rlbox.fixes.catalogue.load_fix_catalogue", lambda project: ())
-        monkeypatch.setattr("rlbox.vast.rental.require_published_if_registry_answers", lambda app, image: None)
+        monkeypatch.setattr("rlbox.vast.rental.require_published_or_report_unchecked", lambda app, image: None)
         yield served

@@ -336,7 +336,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch, folder: Folder, store: ObjectStore,
         done.append(f"{len(plan.steps)} changes")
         return EMPTY_RESULT
 
-    monkeypatch.setattr("rlbox.provision.provision.fetch_and_apply_plan_already_locked", apply_plan)
+    monkeypatch.setattr("rlbox.provision.provision.fetch_apply_and_save_prefix_already_locked", apply_plan)
     monkeypatch.setattr("rlbox.provision.provision.run_doctor_fix_checks_in_layout", lambda layout: (0, ()))
     return done
 

@@ -20,7 +20,7 @@ from rlbox.image.bootstrap import cached_rootfs_archive_path
 from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 from rlbox.system.files import cache_path
-from rlbox.target.lock import LockedPythonLayer, Package, make_locked_patch
+from rlbox.target.lock import LockedPackageGroup, Package, make_locked_patch
 
 TABLES = load_cases("cli", "test_cli_build")
 TAG = "rlbox/mine:tests"
@@ -192,9 +192,9 @@ def test_a_hermetic_build(rlbox: Rlbox, folder: Folder, engine: EngineSocket, cl
     sdist = replace(stored("old"), file="old-1.tar.gz")
     folder.lock(
         "mine",
-        runtime=LockedPythonLayer(name="runtime", packages=(uv,)),
-        build=LockedPythonLayer(name="build", packages=(tool,)),
-        groups=(LockedPythonLayer(name="tools", packages=(six, sdist)),),
+        runtime=LockedPackageGroup(name="runtime", packages=(uv,)),
+        build=LockedPackageGroup(name="build", packages=(tool,)),
+        groups=(LockedPackageGroup(name="tools", packages=(six, sdist)),),
     )
     plan = load_image_plan(folder.project, "mine")
     cached_rootfs_archive_path(plan.rootfs_checksum).parent.mkdir(parents=True)
@@ -232,8 +232,8 @@ def test_a_hermetic_build_downloads_nothing(rlbox: Rlbox, folder: Folder, engine
     """What the store lacks is named, of a bootstrapped base and of one that is an image; nobody is asked for it."""
     client()
     uv, six = (
-        LockedPythonLayer(name="runtime", packages=(stored("uv"),)),
-        LockedPythonLayer(name="tools", packages=(stored("six"),)),
+        LockedPackageGroup(name="runtime", packages=(stored("uv"),)),
+        LockedPackageGroup(name="tools", packages=(stored("six"),)),
     )
     for name, spec in {"mine": TARGET, "based": ON_IMAGE}.items():
         folder.target(name, spec)

@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_nothing(rlbox: Rlbox, disk: Path, tmp_path: Path, mo
 
     run(disk)
     (tmp_path / "smoke-1.tar.gz").write_text("the one before")
-    monkeypatch.setattr(SecretMasker, "create_secrets_only_mask_stream", full)
+    monkeypatch.setattr(SecretMasker, "create_mask_stream_keeping_url_credentials", full)
     said = rlbox("bundle")
     assert (said.code, said.out) == (5, "")
     assert "No space left on device" in said.err

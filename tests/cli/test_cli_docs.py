@@ -98,8 +98,8 @@ def test_the_guides_own_profile_works(folder: Folder) -> None:
     (block,) = blocks("toml", "docs/sources.md")
     folder.write(block.splitlines()[0].removeprefix("# "), block)
     profile = load_profile(folder.project, "office")
-    assert [rule.protocol for rule in profile.rules_or_machine_default_for("python")][:2] == ["index", "index"]
-    assert profile.rules_or_machine_default_for("git")[0].protocol == "direct"
+    assert [rule.protocol for rule in profile.rules_or_direct_rule_for("python")][:2] == ["index", "index"]
+    assert profile.rules_or_direct_rule_for("git")[0].protocol == "direct"
 
 
 @pytest.mark.parametrize("name", [*GUIDES, LINT, "AGENTS.md", "docs/llms.txt"])

@@ -20,7 +20,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 from rlbox.engine import oci
 from rlbox.system.files import cache_path
-from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
+from rlbox.target.lock import HttpFile, Lock, LockedPackageGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import load_target
 
 pytestmark = pytest.mark.allow("sockets")
@@ -55,7 +55,7 @@ def mirror() -> Iterator[Mirror]:
 @pytest.fixture
 def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write target and lock; this machine has no sources of its own."""
-    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_or_mmdebstrap_archive_urls", dict)
+    monkeypatch.setattr("rlbox.artifacts.locator.probe_apt_or_mmdebstrap_url_by_archive", dict)
     monkeypatch.setattr("rlbox.artifacts.locator.ask_uv_for_index_url_or_empty", lambda: "", raising=False)
 
     def write(
@@ -69,8 +69,8 @@ def write(folder: Folder, mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> Wr
             python="3.11",
             platform=platform,
             base=target.base.bootstrap or target.base.image,
-            runtime=LockedPythonLayer(name="runtime", packages=()),
-            groups=(LockedPythonLayer(name="engine", packages=packages),),
+            runtime=LockedPackageGroup(name="runtime", packages=()),
+            groups=(LockedPackageGroup(name="engine", packages=packages),),
             http=tuple(
                 HttpFile(name=name.partition(".")[0], url=f"{mirror.url}/{name}", sha256=sha(data), size=len(data))
                 for name, data in FILES.items()

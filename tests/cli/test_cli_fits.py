@@ -14,9 +14,11 @@ from rlbox.provision.provision import StageEnvironment
 
 pytestmark = pytest.mark.usefixtures("as_declared")
 PROJECT = Project(folder=CHECKOUT)
-OWN = {job: load_job(PROJECT, job).target for job in PROJECT.job_files()}
+OWN = {job: load_job(PROJECT, job).target for job in PROJECT.own_pack_and_shipped_job_files()}
 EACH = [(job, profile) for job in OWN for profile in ("", *load_job(PROJECT, job).profiles)]
-OTHER = [(*pair, target) for pair in EACH for target in PROJECT.target_files() if target != OWN[pair[0]]]
+OTHER = [
+    (*pair, target) for pair in EACH for target in PROJECT.own_pack_and_shipped_target_files() if target != OWN[pair[0]]
+]
 NEAREST = "#   next:  the nearest that fits: rlbox "
 
 
@@ -26,7 +28,7 @@ def hopeless(job: str, profile: str, target: str) -> bool:
         return False
     few = {
         "holdem": ("vast-5090", "vast-5090-flash"),
-        "xdan": tuple({*PROJECT.target_files()} - {"cluster-2node", "cluster-2node-flash"}),
+        "xdan": tuple({*PROJECT.own_pack_and_shipped_target_files()} - {"cluster-2node", "cluster-2node-flash"}),
     }
     return job != "smoke" and target in ("local", *few.get(job, ()))
 

@@ -17,7 +17,7 @@ import pytest
 from fakes import CHECKOUT, Folder, Rlbox
 from hubserver import Hub, Repo, make_files, serving_hub
 
-from rlbox.artifacts.hub_files import link_hub_snapshot, load_hub_owner
+from rlbox.artifacts.hub_files import link_and_touch_hub_snapshot, load_hub_owner
 from rlbox.artifacts.object_store import ObjectStore, resolve_store_dir
 from rlbox.artifacts.store_upkeep import find_unused_objects_and_partials
 
@@ -258,7 +258,7 @@ def test_damaged_file_of_a_snapshot_is_linked_again(rlbox: Rlbox, folder: Folder
     rlbox("fetch", "tiny")
     store = ObjectStore(resolve_store_dir(None))
     (repo,) = load_hub_owner(folder.project, "job", "tiny").require_locked_repos()
-    path = link_hub_snapshot(store, repo) / "config.json"
+    path = link_and_touch_hub_snapshot(store, repo) / "config.json"
     path.chmod(0o644)
     path.write_bytes(b'{"model_type": "other"}')
     assert rlbox("store", "verify", "--fix").code == 0
@@ -311,5 +311,5 @@ def test_killed_fetches_and_a_lying_mirror_cost_a_twentieth(
 
     project = folder.project
     (locked,) = load_hub_owner(project, "job", "tiny").require_locked_repos()
-    snapshot = link_hub_snapshot(ObjectStore(resolve_store_dir(None)), locked)
+    snapshot = link_and_touch_hub_snapshot(ObjectStore(resolve_store_dir(None)), locked)
     assert {path: (snapshot / path).read_bytes() for path in files} == files

@@ -10,7 +10,7 @@ from fakes import DEB, PACKAGE, TARGET, UV, Folder, Rlbox, Said, fitting_lock
 
 from rlbox.artifacts.python_lock import UpgradeRequest
 from rlbox.config.project import Project
-from rlbox.target.lock import GitTree, Lock, LockedPythonLayer, Package, load_lock, make_locked_patch
+from rlbox.target.lock import GitTree, Lock, LockedPackageGroup, Package, load_lock, make_locked_patch
 from rlbox.target.target import Target
 
 
@@ -37,7 +37,7 @@ class Resolver:
         self.asked.append(upgrade)
         self.sources.append(places)
         self.before.append(before)
-        groups = tuple(LockedPythonLayer(name=group.name, packages=self.packages) for group in target.stack)
+        groups = tuple(LockedPackageGroup(name=group.name, packages=self.packages) for group in target.stack)
         locked = tuple(make_locked_patch(patch.file, patches[patch.file]) for patch in target.patches)
         return replace(fitting_lock(target, runtime), groups=groups, debs=self.debs, git=self.git, patches=locked)
 

@@ -19,7 +19,7 @@ RULE = '[[rule]]\nkind = "{kind}"\nprotocol = "{protocol}"\nurl = "{url}"\nname 
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MirrorServer]]:
     """Two hosts; the target's lock has two files, and this machine has no settings."""
-    monkeypatch.setattr("rlbox.cli.lock.list_install_artifacts", lambda lock: (SIX, DEB))
+    monkeypatch.setattr("rlbox.cli.lock.list_artifacts_without_compile_inputs", lambda lock: (SIX, DEB))
     monkeypatch.setattr(
         "rlbox.cli.lock.probe_machine_source_settings",
         lambda site: MachineSourceSettings(network_settings=site),

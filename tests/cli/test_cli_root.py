@@ -32,7 +32,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(project: Project, name: str) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("rlbox.image.plan.ImageSources.load", fail)
+    monkeypatch.setattr("rlbox.image.plan.ImagePlanInputs.load", fail)
 
 
 def test_help_and_version(rlbox: Rlbox) -> None:

@@ -12,7 +12,7 @@ import pytest
 from fakes import ON_IMAGE, EngineSocket, Folder, Rlbox
 from freeport import free_port
 
-from rlbox.engine.data_disk import resolve_nonsystem_data_dir
+from rlbox.engine.data_disk import resolve_data_dir_outside_system_dirs
 from rlbox.image.context import compute_build_digest, list_hashed_context_entries
 from rlbox.image.plan import load_image_plan
 
@@ -130,7 +130,7 @@ def test_a_folder_of_the_system_is_no_data_disk(rlbox: Rlbox, two: Folder, named
 
 @pytest.mark.parametrize("named", ["/dev/shm/x", "/usr/local/x", "/run/media/me/disk", "/mnt", "/var/data", "/data"])
 def test_a_folder_that_is_lent_may_be_one(named: str) -> None:
-    assert str(resolve_nonsystem_data_dir("~/disk", named)) == os.path.realpath(named)
+    assert str(resolve_data_dir_outside_system_dirs("~/disk", named)) == os.path.realpath(named)
 
 
 @pytest.mark.allow("sockets")

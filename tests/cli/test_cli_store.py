@@ -15,7 +15,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.store_upkeep import record_fetched_lock
 from rlbox.system.file_lock import hold_lock
 from rlbox.system.files import cache_path
-from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer
+from rlbox.target.lock import HttpFile, Lock, LockedPackageGroup
 
 pytestmark = pytest.mark.allow("processes")
 
@@ -47,7 +47,7 @@ def store(folder: Folder) -> ObjectStore:
         HttpFile(name=f"n{n}", url=f"http://h/n{n}.bin", sha256=sha(d), size=len(d)) for n, d in enumerate((ONE, TWO))
     )
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
-    lock = Lock(**head, runtime=LockedPythonLayer(name="runtime", packages=()), groups=(), http=files)
+    lock = Lock(**head, runtime=LockedPackageGroup(name="runtime", packages=()), groups=(), http=files)
     path = folder.write("images/mine/lock.json", lock.to_json_text())
     record_fetched_lock(made, "mine", path)
     return made

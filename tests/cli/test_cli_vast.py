@@ -27,7 +27,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
         monkeypatch.setattr(
             "rlbox.fixes.catalogue.load_fix_catalogue", lambda project: ()
         )  # what they refuse is tried elsewhere
-        monkeypatch.setattr("rlbox.vast.rental.require_published_if_registry_answers", lambda app, image: None)
+        monkeypatch.setattr("rlbox.vast.rental.require_published_or_report_unchecked", lambda app, image: None)
         yield served
 
 

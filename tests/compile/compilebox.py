@@ -185,4 +185,4 @@ def _archive(path: Path, files: dict[str, str]) -> Path:
 
 def _put(store: ObjectStore, path: Path) -> str:
     store.root.mkdir(parents=True, exist_ok=True)
-    return store.add_matching_file_return_sha256(path, compute_file_sha256(path))
+    return store.add_file_if_matching_return_actual_sha256(path, compute_file_sha256(path))

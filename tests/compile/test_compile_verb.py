@@ -54,7 +54,7 @@ def test_it_is_compiled_once_and_locked(tmp_path: Path) -> None:
     assert "✓ one.cpp" in done.err
     assert box.wheel()["sha256"] == row["sha256"]
     assert box.wheel()["source"] == f"compiled/{row['recipe']}"
-    assert ObjectStore(Path(box.env["RLBOX_STORE"])).is_present_and_verified(row["sha256"], row["size"])
+    assert ObjectStore(Path(box.env["RLBOX_STORE"])).verify_and_mark_if_intact(row["sha256"], row["size"])
     again = box.rlbox("compile", "mine")
     assert "in the store" in again.out
     assert "compiling" not in again.err
@@ -223,7 +223,7 @@ def test_an_export_takes_it_to_another_machine(tmp_path: Path) -> None:
     finally:
         lock.write_text(whole)
     assert "in the store" in other.rlbox("compile", "mine").out
-    assert ObjectStore(tmp_path / "other").is_present_and_verified(wheel["sha256"])
+    assert ObjectStore(tmp_path / "other").verify_and_mark_if_intact(wheel["sha256"])
 
 
 def test_a_library_that_was_linked_behind_its_back(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def load_what_commands_share() -> None:
     list(commands(root, click.Context(root, info_name="rlbox")))
     shipped = RlboxProject(folder=CHECKOUT)
     load_fix_catalogue(shipped)
-    load_signatures(shipped.fix_files()).has_match("")
+    load_signatures(shipped.own_pack_and_shipped_fix_files()).has_match("")
 
 
 def main() -> int:

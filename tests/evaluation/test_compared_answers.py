@@ -14,7 +14,7 @@ from playbox import Player, export, judge_argv, playing, write_rows
 
 from rlbox.cli.root import run_root
 from rlbox.evaluation.sandbox_client import SandboxClient, grade_reference_solutions, run_sandbox_and_yield_url
-from rlbox.evaluation.suites import ProblemSources, RunLimits, SuiteProblems, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemDirectories, RunLimits, SuiteProblems, load_suites_with_problems
 from rlbox.system.http import NoFullResponseError, create_loopback_client
 
 ROWS = [
@@ -34,7 +34,7 @@ def mathematics(tmp_path: Path) -> Path:
 
 
 def load(site: Path, suite: str) -> SuiteProblems:
-    (loaded,) = load_suites_with_problems([suite], ProblemSources(site / "problems"), site / "suites")
+    (loaded,) = load_suites_with_problems([suite], ProblemDirectories(site / "problems"), site / "suites")
     return loaded
 
 
@@ -55,7 +55,7 @@ def test_a_package_that_is_missing_is_an_error_and_no_score(mathematics: Path, s
     sandbox = SandboxClient(sandbox_url, create_loopback_client(600))
     with pytest.raises(NoFullResponseError, match="math does not work there: No module named 'math_verify'"):
         sandbox.fetch_scorer_versions("math")
-    verdict = sandbox.grade(problems[0], "\\boxed{0.5}", suite.limits)
+    verdict = sandbox.grade_until_first_failure(problems[0], "\\boxed{0.5}", suite.limits)
     assert (verdict.outcome, verdict.detail) == ("sandbox", "No module named 'math_verify'")
     with pytest.raises(NoFullResponseError):
         grade_reference_solutions(suite, problems, sandbox)
@@ -98,7 +98,7 @@ def test_mathematics_is_compared(
 ) -> None:
     problem = next(one for one in load(mathematics, "sums").problems if one.id == wanted)
     limits = RunLimits(run_s=10.0) if outcome == "timeout" else RunLimits()
-    assert comparing.grade(problem, answer, limits).outcome == outcome
+    assert comparing.grade_until_first_failure(problem, answer, limits).outcome == outcome
 
 
 @pytest.mark.slow

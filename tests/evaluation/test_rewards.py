@@ -59,5 +59,5 @@ def test_a_failed_sandbox_is_a_missing_reward(
     script = iter([*replies, *[replies[-1]] * 6])
     monkeypatch.setattr(rewards, "_post_check", lambda *_: next(script))
     monkeypatch.setattr(rewards, "_FIRST_PAUSE_S", 0.001)
-    receipt = rewards.check_answer(RIGHT, TESTS)
+    receipt = rewards.check_answer_and_append_receipt(RIGHT, TESTS)
     assert (receipt["reward"], receipt["attempts"]) == (reward, attempts)

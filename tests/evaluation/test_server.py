@@ -20,10 +20,10 @@ from rlbox.evaluation.model_server import (
     ModelServerError,
     MultiServerModelClient,
     ServerCommand,
-    build_serve_function,
     build_vllm_argv,
+    choose_gpus_and_build_serve_function,
+    parse_setting_name_and_str_or_bool,
     serve_model,
-    split_name_value_setting,
 )
 from rlbox.evaluation.suites import Suite
 from rlbox.system.http import create_loopback_client
@@ -111,7 +111,10 @@ def test_a_server_that_serves_nothing_is_reported(tmp_path: Path, command: Serve
 
 def test_the_command_of_vllm() -> None:
     settings = dict(
-        map(split_name_value_setting, ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"))
+        map(
+            parse_setting_name_and_str_or_bool,
+            ("tensor_parallel_size=2", "enforce_eager=true", "trust_remote_code=false"),
+        )
     )
     assert " ".join(build_vllm_argv("/opt/python", Path("/e"), 1, settings)) == (
         "/opt/python -m vllm.entrypoints.openai.api_server --model /e --served-model-name judged --host 127.0.0.1 "
@@ -149,7 +152,7 @@ def test_one_of_several_servers_that_does_not_start_ends_all(tmp_path: Path) -> 
 def test_a_server_that_is_up_is_left_up(tmp_path: Path) -> None:
     http = create_loopback_client(10)
     with serve_model([engine("m")], tmp_path, http) as model:
-        with build_serve_function(InferenceEngineOptions(url=model.urls[0]), http, print)(
+        with choose_gpus_and_build_serve_function(InferenceEngineOptions(url=model.urls[0]), http, print)(
             Path("/e"), tmp_path
         ) as other:
             assert other.urls == model.urls

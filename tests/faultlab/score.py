@@ -173,7 +173,7 @@ def shipped_judge(paths: list[Path]) -> Diagnosis:
 @functools.cache
 def shipped_catalogue() -> SignatureSet:
     """Return the signatures of this checkout."""
-    return load_signatures(Project(folder=Path(__file__).resolve().parents[2]).fix_files())
+    return load_signatures(Project(folder=Path(__file__).resolve().parents[2]).own_pack_and_shipped_fix_files())
 
 
 def main() -> int:

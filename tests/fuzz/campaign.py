@@ -34,7 +34,7 @@ from rlbox.job.plan import StagePlan
 from rlbox.logs.lines import LineSplitter
 from rlbox.logs.progress import find_progress_candidates, parse_metrics_record, parse_progress_line
 from rlbox.record.state import load_run_state
-from rlbox.system.json_files import read_json_object_or_empty, read_valid_json_from_tail
+from rlbox.system.json_files import read_json_object_or_empty, read_valid_json_from_tail_or_nothing
 from rlbox.target.lock import parse_lock
 from rlbox.terminal import IncrementalTerminalSanitizer, sanitize_for_terminal
 
@@ -140,7 +140,7 @@ class Readers:
             gate.feed("stage", make.bytes() + b"\n")
             gate.feed("m", make.record() + b"\n")
         gate.close_logs_and_decide_undecided_lines()
-        gate.decide_waiting_rules()
+        gate.decide_waiting_rules_except_caller_decided()
         lines = [rule for rule in gate.copy_rule_states() if rule.kind == "require"]
         return f"the gate passed: {lines}" if any(rule.state == "held" for rule in lines) else None
 
@@ -167,7 +167,7 @@ class Readers:
 
     def read_json_object(self, make: Maker) -> None:
         read_json_object_or_empty(self._laid(make.record()))
-        list(read_valid_json_from_tail(self._laid(make.record())))
+        list(read_valid_json_from_tail_or_nothing(self._laid(make.record())))
 
     def read_run_state(self, make: Maker) -> str | None:
         (self._folder / "run.json").write_bytes(make.record())

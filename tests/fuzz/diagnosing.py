@@ -55,7 +55,7 @@ class Judged:
     """Diagnoses logs in memory, and asks of each answer that it holds together."""
 
     def __init__(self) -> None:
-        self.catalogue: SignatureSet = load_signatures(Project(folder=CHECKOUT).fix_files())
+        self.catalogue: SignatureSet = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
         self.told: Counter[str] = Counter()
         self.slowest = 0.0
 

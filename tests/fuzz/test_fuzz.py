@@ -18,7 +18,7 @@ from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import load_signatures
 
 CASES, LINES, LOGS = 20_000, 250, 400
-CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 PROCESSES = 100_000
 MOST_BYTES = 200e6
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -101,7 +101,7 @@ def test_a_line_of_a_gigabyte(piece: bytes) -> None:
     reader.feed(f"\n{OOM}\n".encode())
     found = diagnose_events([reader.close()], [LogStats(name="a.log", lines=reader.lines)], CATALOGUE)
     assert reader.lines == 2
-    assert found.is_fatal
+    assert found.has_fatal_failure
     assert peak() - before < MOST_BYTES
 
 

@@ -19,13 +19,13 @@ from rlbox.image.plan import (
     map_git_http_names_to_context_paths,
     stage_name_of_layer,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, load_lock, make_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedPackageGroup, load_lock, make_locked_patch
 
 SHIPPED = Project(folder=CHECKOUT)
 LINES = 230  # of a Dockerfile that is read to its end
 LARGE = replace(PACKAGE, name="Large", version="2.0", sha256="e" * 64, size=1 << 20)
 LOCKED: dict[str, Any] = {
-    "groups": (LockedPythonLayer(name="tools", packages=(LARGE, PACKAGE)),),
+    "groups": (LockedPackageGroup(name="tools", packages=(LARGE, PACKAGE)),),
     "git": (GitTree(name="verl", url="u", ref="v0.5", commit="1", tree="2", sha256="1" * 64, size=1),),
     "http": tuple(HttpFile(name=name, url="u", sha256="2" * 64, size=1) for name in ("tool", "table")),
     "patches": tuple(make_locked_patch(f"{name}.diff", name) for name in ("six", "verl")),
@@ -45,14 +45,14 @@ def plan(project: Project, name: str) -> ImagePlan:
     return load_image_plan(project, name)
 
 
-@pytest.mark.parametrize("name", SHIPPED.target_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_target_files())
 def test_committed_files_are_current(name: str) -> None:
     """Stale? `rlbox render` in the checkout, and review the diff."""
     for path, text in plan(SHIPPED, name).rendered_files.items():
         assert (CHECKOUT / path).read_bytes() == text.encode(), f"{path}: rlbox render {name}"
 
 
-@pytest.mark.parametrize("name", SHIPPED.target_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_target_files())
 def test_committed_locks_are_current(name: str) -> None:
     wanted = {None} if name == "local" else {None, "missing"}  # a stack is locked where it is first built
     assert plan(SHIPPED, name).lock_fault in wanted, f"rlbox lock {name}"
@@ -97,7 +97,9 @@ def test_rendering_twice_gives_the_same_bytes(folder: Folder, rlbox: Rlbox, monk
     assert rlbox("render").code == 0
     assert {name: (folder.path / name).read_bytes() for name in folder.files()} == first
     written = {name for name in first if not name.endswith(SPECS)}
-    shipped = {path for name in SHIPPED.target_files() for path in plan(SHIPPED, name).rendered_files}
+    shipped = {
+        path for name in SHIPPED.own_pack_and_shipped_target_files() for path in plan(SHIPPED, name).rendered_files
+    }
     own = {f"images/{name}/{file}" for name in TARGETS for file in ("Dockerfile", "compose.yaml")}
     assert written == {"Dockerfile.base", *shipped, *own}
 
@@ -108,7 +110,7 @@ def test_every_image_begins_with_the_same_stages(folder: Folder) -> None:
     assert head == "# Rendered by `rlbox render`: the first stages of every images/*/Dockerfile."
     assert stage.startswith("# ---- first stages of every image")
     dockerfiles = sorted(CHECKOUT.glob("images/*/Dockerfile"))
-    assert [path.parent.name for path in dockerfiles] == list(SHIPPED.target_files())
+    assert [path.parent.name for path in dockerfiles] == list(SHIPPED.own_pack_and_shipped_target_files())
     for name in TARGETS:
         write_target(folder, name)
     texts = [path.read_text(encoding="utf-8") for path in dockerfiles]
@@ -123,7 +125,7 @@ def test_every_image_begins_with_the_same_stages(folder: Folder) -> None:
 def texts_of_images() -> dict[str, str]:
     files = [*CHECKOUT.glob("Dockerfile*"), *CHECKOUT.glob("images/**/*"), *CHECKOUT.glob("templates/**/*")]
     found = {path.relative_to(CHECKOUT).as_posix(): path.read_text("utf-8") for path in files if _is_text(path)}
-    for name in SHIPPED.target_files():
+    for name in SHIPPED.own_pack_and_shipped_target_files():
         found |= {f"context of {name}: {path}": text for path, text in plan(SHIPPED, name).context_files.items()}
     return found
 
@@ -139,19 +141,19 @@ def test_no_registry_and_no_secret_in_what_images_are_made_from() -> None:
     assert [(name, hit.group()) for name, text in texts.items() for hit in SECRET.finditer(text)] == []
 
 
-@pytest.mark.parametrize("name", SHIPPED.target_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_target_files())
 def test_a_reader_reaches_the_end(name: str) -> None:
     assert len((CHECKOUT / f"images/{name}/Dockerfile").read_text("utf-8").splitlines()) <= LINES
 
 
-@pytest.mark.parametrize("name", SHIPPED.target_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_target_files())
 def test_no_frontend_is_fetched_and_no_port_is_taken(name: str) -> None:
     """A `# syntax` line asks Docker Hub before anything else; on rented machines each EXPOSE uses up a port."""
     text = (CHECKOUT / f"images/{name}/Dockerfile").read_text("utf-8")
     assert re.findall(r"^# *syntax *=|^EXPOSE\b", text, re.M | re.I) == []
 
 
-@pytest.mark.parametrize("name", [*SHIPPED.target_files(), *TARGETS])
+@pytest.mark.parametrize("name", [*SHIPPED.own_pack_and_shipped_target_files(), *TARGETS])
 def test_the_context_has_what_the_dockerfile_copies(name: str, folder: Folder) -> None:
     """Every source of COPY, ADD and of a bind mount is in the context, and every build stage that is named is there."""
     project = SHIPPED

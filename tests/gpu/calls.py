@@ -53,7 +53,7 @@ def check_needs(args: argparse.Namespace) -> None:
     for name, target in _targets(args.work / "project"):
         lock = _lock(args.work / "project", name)
         store = ObjectStore(resolve_store_dir(None), seals=False)
-        trees = [tree.name for tree in lock.git if not store.is_present_and_verified(tree.sha256, tree.size)]
+        trees = [tree.name for tree in lock.git if not store.verify_and_mark_if_intact(tree.sha256, tree.size)]
         missing += [f"{', '.join(trees)} in the store: rlbox fetch {target}"] if trees else []
     if missing:
         sys.exit("calls: error: this machine lacks\n  " + "\n  ".join(missing))

@@ -71,7 +71,7 @@ def test_what_a_program_would_refuse_is_refused_before(job: str, profile: str, s
 
 
 def test_every_job_says_what_it_needs() -> None:
-    assert set(PROJECT.job_files()) == set(JOBS)
+    assert set(PROJECT.own_pack_and_shipped_job_files()) == set(JOBS)
     assert [job for job in JOBS if job_of(job).fits is None] == []
 
 

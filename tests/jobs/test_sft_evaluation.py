@@ -19,7 +19,7 @@ from sft.checkpoints import find_checkpoints
 from rlbox.evaluation.files import BEST_FILE, HISTORY_FILE, read_results_sorted_by_step
 from rlbox.evaluation.model_server import MultiServerModelClient
 from rlbox.evaluation.sandbox_client import run_sandbox_and_yield_url
-from rlbox.evaluation.suites import ProblemSources, SuiteOrProblemError, load_suite, load_suites_with_problems
+from rlbox.evaluation.suites import ProblemDirectories, SuiteOrProblemError, load_suite, load_suites_with_problems
 from rlbox.system.http import create_loopback_client
 
 TIERS = {1: 317, 2: 817, 3: 1146}
@@ -252,7 +252,7 @@ def test_sets_have_the_seeds_sizes_and_parameters(tmp_path: Path) -> None:
         assert (suite.decoding.samples, suite.limits.run_s, suite.limits.memory_mb) == (1, 30.0, 1024)
     tiny.write_problems(tmp_path, each=2)
     with pytest.raises(SuiteOrProblemError, match="2 problems, expected 200"):
-        load_suites_with_problems(["mbpp_reg"], ProblemSources(tmp_path, problem_id_list_directory=tmp_path))
+        load_suites_with_problems(["mbpp_reg"], ProblemDirectories(tmp_path, problem_id_list_directory=tmp_path))
 
 
 def test_checkpoints_are_found_by_number(tmp_path: Path) -> None:

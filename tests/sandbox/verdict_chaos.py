@@ -21,7 +21,7 @@ from pathlib import Path
 
 from campaign import Server
 
-from rlbox.evaluation.rewards import check_answer
+from rlbox.evaluation.rewards import check_answer_and_append_receipt
 from rlbox.system.libc import set_child_subreaper
 from rlbox.system.process_table import list_child_pids
 
@@ -98,7 +98,7 @@ def main() -> int:
             with ThreadPoolExecutor(len(acts)) as faults, ThreadPoolExecutor(24) as pool:
                 broken = [faults.submit(chaos.repeat, *act) for act in acts]
                 try:
-                    receipts = list(pool.map(check_answer, answers, [PROBLEM] * COUNT))
+                    receipts = list(pool.map(check_answer_and_append_receipt, answers, [PROBLEM] * COUNT))
                 finally:
                     chaos.stop.set()
                 assert not any(fault.result() for fault in broken)

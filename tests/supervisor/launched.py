@@ -26,7 +26,7 @@ from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, find_run_cause, load_run_state
 from rlbox.record.supervisor_file import SupervisorInfo, is_host_supervisor_alive, load_supervisor_info
 from rlbox.run.backend import open_container_runtime
-from rlbox.run.host import PreparedHost
+from rlbox.run.host import HostRunStarter
 from rlbox.system.process_table import is_own_process_with_env, probe_process, probe_processes
 
 # `rlbox`, with this interpreter as the place of all targets
@@ -106,7 +106,7 @@ class Disk:
     def begin(self, plan: RunPlan) -> None:
         """Start the run as `rlbox run --place here` does; its warden is a child of this process."""
         environment = StageEnvironment(python=Path(sys.executable), argv_prefix=(), env=dict(os.environ))
-        prepared = PreparedHost(target=plan.target, run_store=self.run_store, environment=environment)
+        prepared = HostRunStarter(target=plan.target, run_store=self.run_store, environment=environment)
         lock = acquire_disk_lock(self.data, create_lock_owner_from_plan(plan))
         try:
             prepared.start(plan, self.data / "runs" / plan.run_id, {}, lock)

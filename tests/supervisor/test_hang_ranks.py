@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 from fakes import h200
 
-from rlbox.hang.ranks import LIMIT_S, Deadlock, RankMonitor, find_rank_or_gpu_processes
+from rlbox.hang.ranks import LIMIT_S, Deadlock, RankMonitor, find_rank_processes_else_gpu_processes
 from rlbox.system.counters import ActivitySample, probe_machine_and_process_activity
 
 WAITS = "def init_process_group(): print(flush=True); time.sleep(600)\ninit_process_group()"
@@ -132,7 +132,7 @@ def test_children_that_inherit_a_rank_are_none(start: Start) -> None:
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         children = [int(text) for text in file.read().split()]
     try:
-        assert [member.pid for member in find_rank_or_gpu_processes([pid, *children])] == [pid]
+        assert [member.pid for member in find_rank_processes_else_gpu_processes([pid, *children])] == [pid]
     finally:
         os.kill(children[0], 9)
 

@@ -21,7 +21,7 @@ import rlbox.hang.stacks
 import rlbox.system.gpu
 from rlbox.hang.nccl import make_ras_address_env_unless_set, write_ras_report_and_copy_dumps
 from rlbox.hang.stacks import NO_PERMISSION, add_and_write_py_spy_stacks
-from rlbox.hang.waits import probe_process_waits, probe_remaining_tolerated_sleep_s_or_0
+from rlbox.hang.waits import probe_process_waits_without_stacks, probe_remaining_tolerated_sleep_s_or_0
 from rlbox.system.counters import compute_rates, probe_machine_and_process_activity, probe_process_usage
 from rlbox.system.gpu import GpuStatus, query_gpus_or_empty
 
@@ -116,7 +116,7 @@ def test_a_stack_that_cannot_be_had_is_said_and_the_kernel_says_the_rest(
     monkeypatch.setattr(rlbox.hang.stacks, "_program", lambda: str(spy))
     monkeypatch.setattr(rlbox.hang.stacks, "_DUMP_S", 0.3)
     (found,) = add_and_write_py_spy_stacks(
-        probe_process_waits([sleeper.pid]),
+        probe_process_waits_without_stacks([sleeper.pid]),
         tmp_path / "stacks",
         lambda text: text,
         deadline_monotonic_s=time.monotonic() + 20,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from supervised import Bench, line_rule, python, wait_for
 
-from rlbox.logs.pump import LogPump
+from rlbox.logs.pump import MaskingLogPump
 from rlbox.secrets.masks import SecretMasker
 
 SECRET = "planted-5ecret"
@@ -82,7 +82,7 @@ def test_times_beside_the_log(bench: Bench) -> None:
 
 def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     size, ahead = 80 << 20, 32 << 20
-    pump = LogPump(SecretMasker({}))
+    pump = MaskingLogPump(SecretMasker({}))
     with pump.open_pipe("stage", tmp_path / "x.log") as output:
         writer = subprocess.Popen(["head", "-c", str(size), "/dev/zero"], stdout=output)
     log = pump.logs["stage"]
@@ -90,7 +90,7 @@ def test_a_slow_reader_makes_the_writer_wait(tmp_path: Path) -> None:
     count = 0
     while count < size:
         assert log.unread_bytes <= ahead + (8 << 20)
-        data = log.read_next_block()
+        data = log.read_next_block_or_empty()
         count += len(data)
         if not data:
             pump.wait_for_growth(0.1)

@@ -26,7 +26,7 @@ from rlbox.record.disk_lock import LockOwner, acquire_disk_lock
 from rlbox.record.run_dir import load_plan_file
 from rlbox.record.run_store import RunStore
 from rlbox.run.backend import open_container_runtime
-from rlbox.run.host import PreparedHost
+from rlbox.run.host import HostRunStarter
 from rlbox.secrets.handover import encode_secrets_as_json_line
 from rlbox.system.run_processes import RunProcesses, StopSignal
 from rlbox.values import Secret
@@ -247,7 +247,7 @@ def begun_in_place(planted: Bench, tmp_path: Path) -> Callable[[], bool]:
     planted.write_plan()
     environment = StageEnvironment(python=Path(sys.executable), env={**os.environ, **planted.secrets}, argv_prefix=())
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
-    prepared = PreparedHost(target="local", run_store=run_store, environment=environment)
+    prepared = HostRunStarter(target="local", run_store=run_store, environment=environment)
     lock = acquire_disk_lock(tmp_path, LockOwner(what="a test"))
     try:
         return prepared.start(load_plan_file(planted.run_dir), planted.run_dir, secrets, lock)

@@ -25,13 +25,13 @@ from rlbox.cluster.node.facts import (
     RayInstance,
     find_first_ended_part_with_code,
     find_installation,
-    list_addresses_ssh_first,
+    list_external_ipv4_addresses_ssh_first,
     list_ray_containers,
     list_tcp_ports_inodes_uids,
     query_engine,
     query_gpus,
     read_boot_id,
-    read_disk_facts,
+    read_disk_facts_or_error,
     read_json_or_empty,
     read_live_process_stat,
     read_stripped_text_or_empty,
@@ -60,8 +60,8 @@ def report_node(disk: str, target: str, paths: List[str]) -> NodeFacts:
         engine=engine,
         gpus=gpus,
         gpu_error=gpu_error,
-        disk=read_disk_facts(disk),
-        addresses=list_addresses_ssh_first(),
+        disk=read_disk_facts_or_error(disk),
+        addresses=list_external_ipv4_addresses_ssh_first(),
         listening=sorted({listener[0] for listener in list_tcp_ports_inodes_uids()}),
         clusters=list_ray_instances(disk, leave_out_containers=engine.state != "ok"),
         installation=find_installation(target),
@@ -74,7 +74,7 @@ def report_instances(disk: str, leave_out_containers: bool) -> Tuple[DiskFacts, 
     found = None
     with contextlib.suppress(OSError, ValueError):
         found = list_ray_instances(disk, leave_out_containers)
-    return read_disk_facts(disk), found
+    return read_disk_facts_or_error(disk), found
 
 
 def attempt_connections(endpoints: List[Tuple[str, int]]) -> List[str]:

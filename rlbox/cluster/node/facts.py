@@ -109,7 +109,7 @@ class InterfaceAddress(NamedTuple):
     speed: int = 0
 
 
-def list_addresses_ssh_first() -> List[InterfaceAddress]:
+def list_external_ipv4_addresses_ssh_first() -> List[InterfaceAddress]:
     """Return the first address of each interface that others may reach, that by which ssh came first."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as kernel:
@@ -194,11 +194,11 @@ class DiskFacts(NamedTuple):
     writable: bool = False
 
     @property
-    def is_full(self) -> bool:
+    def is_over_99_percent_full(self) -> bool:
         return self.there and self.free < 0.01 * self.size
 
 
-def read_disk_facts(path: str) -> DiskFacts:
+def read_disk_facts_or_error(path: str) -> DiskFacts:
     try:
         space = os.statvfs(path)
     except OSError as error:

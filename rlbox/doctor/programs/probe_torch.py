@@ -98,7 +98,7 @@ def _compile_kernel(torch: Any) -> None:
         _emit("triton", ok=False, error=_format_error(error))
 
 
-def list_top_level_and_torch_extension_paths(site: Path) -> list[str]:
+def list_top_level_and_torch_shared_libraries(site: Path) -> list[str]:
     """Return the libraries that use torch, of packages that want it, and all that lie beside the packages."""
     found = {str(path) for path in site.glob("*.so")}
     for package in importlib.metadata.distributions(path=[str(site)]):
@@ -146,7 +146,7 @@ def _main() -> None:
         _multiply_on_cpu(torch)
         step = "load"
         if sys.argv[1:] == ["extensions"]:
-            _load_extensions(list_top_level_and_torch_extension_paths(Path(torch.__file__).parents[1]))
+            _load_extensions(list_top_level_and_torch_shared_libraries(Path(torch.__file__).parents[1]))
         step = "gpu"
         _multiply_on_gpus(torch)
         step = "triton"

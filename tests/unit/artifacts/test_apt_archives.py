@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.artifacts.locator import probe_apt_or_mmdebstrap_archive_urls
+from rlbox.artifacts.locator import probe_apt_or_mmdebstrap_url_by_archive
 
 MMDEBSTRAP = """#!/bin/sh
 echo 'deb https://debian.example/debian bookworm main' >&{stream}
@@ -32,7 +32,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_another_distribution_reads_what_mmdebstrap_would(path: Path, stream: int) -> None:
     program(path, "apt-get", "#!/bin/sh\necho https://ubuntu.example/ubuntu\n")
     program(path, "mmdebstrap", MMDEBSTRAP.format(stream=stream))
-    assert probe_apt_or_mmdebstrap_archive_urls() == {
+    assert probe_apt_or_mmdebstrap_url_by_archive() == {
         "debian": "https://debian.example/debian",
         "debian-security": "https://security.example/debian-security",
         "ubuntu": "https://ubuntu.example/ubuntu",
@@ -42,8 +42,8 @@ def test_another_distribution_reads_what_mmdebstrap_would(path: Path, stream: in
 @pytest.mark.allow("processes")
 def test_a_debian_machine_is_not_asked_twice(path: Path) -> None:
     program(path, "apt-get", "#!/bin/sh\necho https://mirror.example/debian/\n")
-    assert probe_apt_or_mmdebstrap_archive_urls() == {"debian": "https://mirror.example/debian"}
+    assert probe_apt_or_mmdebstrap_url_by_archive() == {"debian": "https://mirror.example/debian"}
 
 
 def test_nobody_knows(path: Path) -> None:
-    assert probe_apt_or_mmdebstrap_archive_urls() == {}
+    assert probe_apt_or_mmdebstrap_url_by_archive() == {}

@@ -13,7 +13,7 @@ from rlbox.artifacts.egress import (
     env_condition_holds,
     list_possible_host_contacts,
     list_remote_source_urls,
-    map_phases_to_contacted_hosts,
+    map_phases_to_hosts_not_closed_by_env,
     probe_redirect_and_listed_hosts_by_url,
 )
 from rlbox.artifacts.mirrors import MachineSourceSettings
@@ -73,7 +73,7 @@ def test_the_machines_settings_and_where_they_lead(target: Target) -> None:
         ("files.example", "machine", "index.example leads there"),
     ]
     assert {one.phases for one in found} == {("lock", "fetch", "build")}
-    assert map_phases_to_contacted_hosts(found) == {
+    assert map_phases_to_hosts_not_closed_by_env(found) == {
         "lock": ["apt.example", "files.example", "index.example"],
         "fetch": ["apt.example", "files.example", "index.example"],
         "build": ["apt.example", "files.example", "index.example"],
@@ -87,7 +87,7 @@ def test_what_could_not_be_asked_is_said(target: Target) -> None:
         ("", "apt", "default of the client (not asked: no network)"),
         ("", "python", "default of the client (not asked: no network)"),
     ]
-    assert map_phases_to_contacted_hosts(found)["build"] == []
+    assert map_phases_to_hosts_not_closed_by_env(found)["build"] == []
     assert plan(target)[1].why == "this machine's index (not asked where it leads: no network)"
 
 

@@ -13,7 +13,7 @@ from mirror import FakeLocator
 
 from rlbox.artifacts.fetch import fetch_missing_artifacts
 from rlbox.artifacts.git_tree import hash_git_ref_tree
-from rlbox.artifacts.mirrors import FileOrPage
+from rlbox.artifacts.mirrors import DownloadLocation
 from rlbox.artifacts.object_store import ObjectStore
 from rlbox.errors import WorkFailed
 from rlbox.target.artifact import Artifact
@@ -54,7 +54,9 @@ def project(tmp_path: Path) -> Path:
 
 
 def lock(folder: Path, ref: str = "main") -> GitTree:
-    return hash_git_ref_tree("project", f"file://{folder}", ref, [FileOrPage(url=f"file://{folder}", mirror="direct")])
+    return hash_git_ref_tree(
+        "project", f"file://{folder}", ref, [DownloadLocation(url=f"file://{folder}", mirror="direct")]
+    )
 
 
 def artifact(facts: GitTree, name: str = "project") -> Artifact:
@@ -133,7 +135,7 @@ def test_a_mirror_that_is_behind_is_passed_over(project: Path, tmp_path: Path) -
     assert caught.value.what.startswith(f"1 file cannot be fetched\n  project-{facts.commit[:12]}.tar\n    behind: ")
     assert list(store.list_partials()) == []
     fetched(store, facts, behind=tmp_path / "behind.git", missing=tmp_path / "none", direct=project)
-    assert store.is_present_and_verified(facts.sha256, facts.size)
+    assert store.verify_and_mark_if_intact(facts.sha256, facts.size)
 
 
 def test_no_such_ref(project: Path) -> None:
@@ -168,7 +170,7 @@ def test_a_password_in_an_address_is_masked(tmp_path: Path) -> None:
             "x",
             "http://me:secret@127.0.0.1:9/x",
             "main",
-            [FileOrPage(url="http://me:secret@127.0.0.1:9/x", mirror="a")],
+            [DownloadLocation(url="http://me:secret@127.0.0.1:9/x", mirror="a")],
         )
     assert "secret" not in str(caught.value)
     assert "127.0.0.1" in str(caught.value)

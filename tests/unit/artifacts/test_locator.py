@@ -9,7 +9,7 @@ import pytest
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import MirrorUrlFinder
-from rlbox.artifacts.mirrors import FileOrPage, MachineSourceSettings
+from rlbox.artifacts.mirrors import DownloadLocation, MachineSourceSettings
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.http import HttpClient, create_netrc_client
 from rlbox.system.network_settings import NetworkSettings
@@ -45,7 +45,7 @@ class Found:
         self.locator = MirrorUrlFinder(profile, machine or MachineSourceSettings(), client, on_skip=skip)
 
     def __call__(self, wanted: Artifact = SIX) -> list[str]:
-        return [link.url for link in self.locator.find_ordered_urls(wanted)]
+        return [link.url for link in self.locator.find_ordered_urls_reading_index_pages(wanted)]
 
 
 def index(host: MirrorServer, name: str, **more: str) -> MirrorRule:
@@ -60,9 +60,9 @@ def test_contents_at_other_addresses(hosts: list[MirrorServer], client: HttpClie
     hosts[0].index("/simple/six/", {"six-1.15.0.tar.gz": "../old.tar.gz", SIX.file: f"../../files/{SIX.file}"})
     hosts[2].index("/simple/six/", {SIX.file: f"{hosts[1].url}/x/9f/{SIX.file}"}, {SIX.file: SIX.sha256})
     found = Found(client, index(hosts[0], "a"), index(hosts[2], "b"))
-    assert list(found.locator.find_ordered_urls(SIX)) == [
-        FileOrPage(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
-        FileOrPage(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b"),
+    assert list(found.locator.find_ordered_urls_reading_index_pages(SIX)) == [
+        DownloadLocation(url=f"{hosts[0].url}/files/{SIX.file}", mirror="a"),
+        DownloadLocation(url=f"{hosts[1].url}/x/9f/{SIX.file}", mirror="b"),
     ]
     assert far.startswith(hosts[1].url)
     assert found.said == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes import CASES, PACKAGE, Folder
 
-from rlbox.artifacts.mirrors import PackageIndexSettings
+from rlbox.artifacts.mirrors import PipUvEnvAndLocalWheels
 from rlbox.artifacts.python_lock import (
     ResolverInputs,
     ResolverOutput,
@@ -19,20 +19,20 @@ from rlbox.artifacts.python_lock import (
     map_chosen_sha256_to_url,
     parse_pylock_file_name,
     parse_versions_and_requesters,
-    plan_resolver_inputs,
-    plan_uv_commands,
+    plan_stack_runtime_and_build_inputs,
+    plan_uv_pin_and_pylock_commands,
     select_package_files,
 )
 from rlbox.errors import WorkFailed
 from rlbox.foreign import parse_untrusted_toml
-from rlbox.target.lock import Lock, LockedPythonLayer, Package, compute_lock_spec_checksum
+from rlbox.target.lock import Lock, LockedPackageGroup, Package, compute_lock_spec_checksum
 from rlbox.target.target import Target, load_target
 from rlbox.values import Command
 
 PINS = (CASES / "artifacts/pins.txt").read_text(encoding="utf-8")
 PYLOCK = parse_untrusted_toml(lzma.decompress((CASES / "artifacts/pylock.toml.xz").read_bytes()).decode())
 A, B, C = "a" * 64, "b" * 64, "c" * 64
-NO_SOURCES = PackageIndexSettings(env={}, local_wheel_paths=())
+NO_SOURCES = PipUvEnvAndLocalWheels(env={}, local_wheel_paths=())
 
 
 def target(folder: Folder, *groups: str, exclude: tuple[str, ...] = (), more: str = "") -> Target:
@@ -124,12 +124,12 @@ def test_the_whole_lock(folder: Folder) -> None:
         python="3.11",
         platform="x86_64-unknown-linux-gnu",
         base="debian:bookworm",
-        runtime=LockedPythonLayer(
+        runtime=LockedPackageGroup(
             name="runtime",
             packages=(Package(name="click", version="8.1.8", file="click-8.1.8-py3-none-any.whl", sha256=A, size=0),),
         ),
         groups=(
-            LockedPythonLayer(
+            LockedPackageGroup(
                 name="one",
                 packages=(Package(name="six", version="1", file="six-1-py3-none-any.whl", sha256=A, size=11),),
             ),
@@ -234,7 +234,7 @@ def test_files_that_cannot_be_locked(folder: Folder, rows: list[dict[str, Any]],
 def test_inputs(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio", "torchvision"))
     kept = {"stack": {"six": "1", "rich": "15"}, "build": {"wheel": "0.45"}, "apt": {"bash": "5"}}
-    assert plan_resolver_inputs(mine, ("rich>=13", "click>=8"), kept) == (
+    assert plan_stack_runtime_and_build_inputs(mine, ("rich>=13", "click>=8"), kept) == (
         ResolverInputs(
             name="stack",
             files={
@@ -251,8 +251,8 @@ def test_inputs(folder: Folder) -> None:
 
 def test_commands(folder: Folder) -> None:
     mine = target(folder, "b", "a", exclude=("torchaudio",))
-    stack, runtime, _ = plan_resolver_inputs(mine, ("click>=8",), {})
-    sources = PackageIndexSettings(
+    stack, runtime, _ = plan_stack_runtime_and_build_inputs(mine, ("click>=8",), {})
+    sources = PipUvEnvAndLocalWheels(
         env={"UV_INDEX": "https://i"}, local_wheel_paths=("/w/a.whl", "/w/b.whl", "/v/c.whl")
     )
     words = (
@@ -261,11 +261,11 @@ def test_commands(folder: Folder) -> None:
         "--find-links", "/v", "--find-links", "/w",
     )  # fmt: skip
     facts: dict[str, Any] = {"env": {"UV_INDEX": "https://i"}, "cwd": "/tmp/x", "timeout_s": 600}
-    assert plan_uv_commands(mine, stack, "/bin/uv", sources, "/tmp/x", UpgradeRequest()) == (
+    assert plan_uv_pin_and_pylock_commands(mine, stack, "/bin/uv", sources, "/tmp/x", UpgradeRequest()) == (
         Command(argv=(*words, "--override", "excluded.txt", "a.in", "b.in", "-o", "pins.txt"), **facts),
         Command(argv=(*words, "--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml"), **facts),
     )
-    assert plan_uv_commands(mine, runtime, "uv", NO_SOURCES, "/t", UpgradeRequest())[0].argv[9:] == (
+    assert plan_uv_pin_and_pylock_commands(mine, runtime, "uv", NO_SOURCES, "/t", UpgradeRequest())[0].argv[9:] == (
         "runtime.in",
         "-o",
         "pins.txt",
@@ -285,7 +285,7 @@ def test_commands(folder: Folder) -> None:
 )
 def test_commands_of_an_upgrade(folder: Folder, upgrade: UpgradeRequest, words: tuple[str, ...]) -> None:
     inputs = ResolverInputs(name="stack", files={"one.in": "", "pins.txt": ""})
-    pins, files = plan_uv_commands(target(folder, "one"), inputs, "uv", NO_SOURCES, "/t", upgrade)
+    pins, files = plan_uv_pin_and_pylock_commands(target(folder, "one"), inputs, "uv", NO_SOURCES, "/t", upgrade)
     assert pins.argv[9:] == (*words, "one.in", "-o", "pins.txt")
     assert files.argv[9:] == ("--no-deps", "--format", "pylock.toml", "pins.txt", "-o", "pylock.toml")
 
@@ -293,7 +293,7 @@ def test_commands_of_an_upgrade(folder: Folder, upgrade: UpgradeRequest, words: 
 def test_versions_that_are_kept(folder: Folder) -> None:
     tool = replace(PACKAGE, name="wheel", version="0.45")
     folder.target("mine")
-    lock = replace(folder.fitting_lock("mine"), build=LockedPythonLayer(name="build", packages=(tool,)))
+    lock = replace(folder.fitting_lock("mine"), build=LockedPackageGroup(name="build", packages=(tool,)))
     kept = {
         "stack": {"six": "1.16.0"},
         "runtime": {"uv": "0.9.1"},

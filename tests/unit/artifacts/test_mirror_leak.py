@@ -19,7 +19,7 @@ from rlbox.target.lock import load_lock
 from rlbox.target.target import load_target
 
 PROJECT = Project(folder=CHECKOUT)
-TARGETS = sorted(PROJECT.target_files())
+TARGETS = sorted(PROJECT.own_pack_and_shipped_target_files())
 IN_CHINA = [name for name in TARGETS if load_target(PROJECT, name).target.sources == "cn"]
 ELSEWHERE = [name for name in TARGETS if name not in IN_CHINA]
 HOSTS = sorted({urlsplit(rule.url).hostname or "" for rule in load_profile(PROJECT, "cn").rule})

@@ -8,13 +8,13 @@ import pytest
 from mirrorbox import artifact
 
 from rlbox.artifacts.mirrors import (
-    FileOrPage,
+    DownloadLocation,
     MachineSourceSettings,
-    iter_file_or_pages,
+    iter_download_locations,
     list_git_mirror_urls_or_original,
     list_http_mirror_urls_or_original,
     list_image_references_or_original,
-    override_machine_apt_urls,
+    merge_profile_apt_urls_over_machine,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings
@@ -45,18 +45,18 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
         extra_index_urls=("file:///opt/index", "https://extra.example"),
     )
     assert list(
-        iter_file_or_pages(
+        iter_download_locations(
             SIX, NONE, MachineSourceSettings(network_settings=site, default_index="https://default.example/simple")
         )
     ) == [
-        FileOrPage(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", named_by="machine"),
-        FileOrPage(
+        DownloadLocation(mirror="/w", url="file:///w/six-1.16.0-py2.py3-none-any.whl", named_by="machine"),
+        DownloadLocation(
             mirror="this machine's index",
             url="https://lan.example/simple/six/",
             page_at_url="index",
             named_by="machine",
         ),
-        FileOrPage(
+        DownloadLocation(
             mirror="an extra index of this machine",
             url="https://extra.example/six/",
             page_at_url="index",
@@ -67,14 +67,14 @@ def test_python_without_rules_is_the_machines_own_index_then_its_extra_ones() ->
 
 def test_python_without_any_setting_is_what_uv_reads() -> None:
     machine = MachineSourceSettings(default_index="https://default.example/simple")
-    (place,) = iter_file_or_pages(artifact(b"", name="Flash_Attn.x"), NONE, machine)
-    assert place == FileOrPage(
+    (place,) = iter_download_locations(artifact(b"", name="Flash_Attn.x"), NONE, machine)
+    assert place == DownloadLocation(
         mirror="uv's default index",
         url="https://default.example/simple/flash-attn-x/",
         page_at_url="index",
         named_by="default",
     )
-    assert list(iter_file_or_pages(SIX, NONE, MachineSourceSettings())) == []
+    assert list(iter_download_locations(SIX, NONE, MachineSourceSettings())) == []
 
 
 def test_python_rules_take_the_place_of_the_machines_index() -> None:
@@ -84,7 +84,7 @@ def test_python_rules_take_the_place_of_the_machines_index() -> None:
         rule("python", "direct"),
     )
     machine = MachineSourceSettings(network_settings=NetworkSettings(index_url="https://lan.example/simple"))
-    assert [(p.mirror, p.url, p.page_at_url, p.named_by) for p in iter_file_or_pages(SIX, mine, machine)] == [
+    assert [(p.mirror, p.url, p.page_at_url, p.named_by) for p in iter_download_locations(SIX, mine, machine)] == [
         ("a.example", "https://a.example/simple/six/", "index", "profile"),
         ("b", "https://b.example/wheels/", "flat", "profile"),
         ("this machine's index", "https://lan.example/simple/six/", "index", "machine"),
@@ -100,7 +100,7 @@ def test_torch_wheels_stand_in_their_channel() -> None:
     site = NetworkSettings(wheels_by_find_links_folder={"/w": ("torch-2.9.0%2Bcu128-cp311-cp311-linux_x86_64.whl",)})
     assert [
         (p.url, p.page_at_url, p.named_by)
-        for p in iter_file_or_pages(TORCH, mine, MachineSourceSettings(network_settings=site))
+        for p in iter_download_locations(TORCH, mine, MachineSourceSettings(network_settings=site))
     ] == [
         ("file:///w/torch-2.9.0%252Bcu128-cp311-cp311-linux_x86_64.whl", "", "machine"),
         ("https://a.example/pytorch-wheels/cu128/", "flat", "profile"),
@@ -114,20 +114,20 @@ def test_apt_archives_stand_below_a_mirror() -> None:
         url_by_apt_archive={"debian": "http://m.example/debian", "debian-security": "http://s.example/security"}
     )
     file = "pool/main/p/p/p_1%2Bb1_amd64.deb"
-    assert [(p.url, p.named_by) for p in iter_file_or_pages(DEB, NONE, machine)] == [
+    assert [(p.url, p.named_by) for p in iter_download_locations(DEB, NONE, machine)] == [
         (f"http://s.example/security/{file}", "machine")
     ]
-    assert list(iter_file_or_pages(DEB, NONE, MachineSourceSettings())) == []
+    assert list(iter_download_locations(DEB, NONE, MachineSourceSettings())) == []
     mine = profile(rule("apt", "archive", "https://a.example/"), rule("apt", "direct"))
-    assert urls(iter_file_or_pages(DEB, mine, machine)) == [
+    assert urls(iter_download_locations(DEB, mine, machine)) == [
         f"https://a.example/debian-security/{file}",
         f"http://s.example/security/{file}",
     ]
-    assert override_machine_apt_urls(("debian",), mine, machine) == {
+    assert merge_profile_apt_urls_over_machine(("debian",), mine, machine) == {
         **machine.url_by_apt_archive,
         "debian": "https://a.example/debian",
     }
-    assert override_machine_apt_urls(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
+    assert merge_profile_apt_urls_over_machine(("debian", "ubuntu"), NONE, machine) == dict(machine.url_by_apt_archive)
 
 
 GITHUB = "https://github.com/o/r/releases/download/v1/x.whl"

@@ -9,7 +9,7 @@ from fakes import Folder
 from mirrorbox import Answer, MirrorServer, artifact, mirrors
 
 from rlbox.artifacts.locator import (
-    drop_dead_mirrors_before_live_one,
+    drop_and_list_dead_mirrors_before_live_one,
     pick_smallest_match,
     probe_file_mirrors,
 )
@@ -84,11 +84,11 @@ def test_the_rules_before_the_first_that_answers_are_dropped(hosts: list[MirrorS
     hosts[2].file(f"/{SIX.file}", BODY)
     rules = index(hosts[0], "dead"), index(hosts[1], "empty"), index(hosts[1], "stall"), index(hosts[2], "good")
     last = index(hosts[2], "never-asked")
-    live, dead = drop_dead_mirrors_before_live_one(profile(*rules, last), NetworkSettings(), [SIX])
+    live, dead = drop_and_list_dead_mirrors_before_live_one(profile(*rules, last), NetworkSettings(), [SIX])
     assert live.rule == (rules[3], last)
     assert [probe.mirror for probe in dead] == ["dead", "empty", "stall"]
     assert hosts[2].asked == ["/good/six/", f"/{SIX.file}"]
-    assert drop_dead_mirrors_before_live_one(profile(*rules[:2]), NetworkSettings(), [SIX]) == (
+    assert drop_and_list_dead_mirrors_before_live_one(profile(*rules[:2]), NetworkSettings(), [SIX]) == (
         profile(*rules[:2]),
         [],
     )

@@ -6,20 +6,20 @@ import datetime
 
 from fakes import Folder
 
-from rlbox.artifacts.profile import PROTOCOLS, Profile, create_machine_default_rule, load_profile
+from rlbox.artifacts.profile import PROTOCOLS, Profile, create_direct_rule, load_profile
 
 
 def test_direct_has_no_rule(folder: Folder) -> None:
     profile = load_profile(folder.project, "direct")
     assert profile == Profile(name="direct", title="The machine's own settings")
-    assert profile.rules_or_machine_default_for("python") == (create_machine_default_rule("python"),)
+    assert profile.rules_or_direct_rule_for("python") == (create_direct_rule("python"),)
 
 
 def test_cn_has_a_fail_over_for_what_a_build_needs(folder: Folder) -> None:
     profile = load_profile(folder.project, "cn")
     assert {rule.kind for rule in profile.rule} == set(PROTOCOLS)
     for kind in ("apt", "python", "torch-wheels", "git", "http", "oci"):
-        assert len(profile.rules_or_machine_default_for(kind)) > 1, kind
+        assert len(profile.rules_or_direct_rule_for(kind)) > 1, kind
     mirrors = [rule for rule in profile.rule if rule.protocol != "direct"]
     assert [
         rule.display_name for rule in mirrors if not (rule.checked and rule.expires and rule.checked < rule.expires)
@@ -50,7 +50,7 @@ def test_a_project_wins_and_adds(folder: Folder) -> None:
         "https://mirror.example/simple",
         datetime.date(2030, 1, 1),
     )
-    assert list(folder.project.source_profile_files()) == ["cn", "direct", "lan"]
+    assert list(folder.project.own_pack_and_shipped_source_profile_files()) == ["cn", "direct", "lan"]
 
 
 def test_an_included_profile_comes_after(folder: Folder) -> None:

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlbox.artifacts.mirrors import PackageIndexSettings, plan_package_indexes, select_find_links_wheels_of_group
+from rlbox.artifacts.mirrors import (
+    PipUvEnvAndLocalWheels,
+    list_find_links_wheel_paths_of_group,
+    plan_pip_uv_env_and_local_wheels,
+)
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
 from rlbox.target.artifact import TorchWheelGroup
@@ -46,8 +50,8 @@ BOTH = TorchWheelGroup(packages=("torch==2.13.0", "torchvision==0.28.0"), channe
 def test_plan_sources(
     groups: list[TorchWheelGroup], site: dict[str, Any], env: dict[str, str], wheels: tuple[str, ...]
 ) -> None:
-    found = plan_package_indexes(groups, NetworkSettings(**site), Profile(name="direct", title=""))
-    assert found == PackageIndexSettings(env=env, local_wheel_paths=wheels)
+    found = plan_pip_uv_env_and_local_wheels(groups, NetworkSettings(**site), Profile(name="direct", title=""))
+    assert found == PipUvEnvAndLocalWheels(env=env, local_wheel_paths=wheels)
 
 
 def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
@@ -82,14 +86,14 @@ def mirror(kind: str, protocol: str, url: str) -> MirrorRule:
     ],
 )
 def test_a_chosen_mirror(rule: MirrorRule, site: NetworkSettings, env: dict[str, str]) -> None:
-    assert plan_package_indexes([CPU], site, Profile(name="mine", title="", rule=(rule,))).env == env
+    assert plan_pip_uv_env_and_local_wheels([CPU], site, Profile(name="mine", title="", rule=(rule,))).env == env
 
 
 def test_flat_pages_are_parted_by_commas() -> None:
     """uv reads UV_INDEX by spaces and UV_FIND_LINKS by commas."""
     profile = Profile(name="mine", title="", rule=(mirror("torch-wheels", "flat", "https://m/whl"),))
     other = TorchWheelGroup(packages=("torch==2.9.0",), channel="cu128")
-    assert plan_package_indexes([CPU, other], NetworkSettings(), profile).env == {
+    assert plan_pip_uv_env_and_local_wheels([CPU, other], NetworkSettings(), profile).env == {
         "UV_FIND_LINKS": "https://m/whl/cpu/,https://m/whl/cu128/"
     }
 
@@ -101,13 +105,13 @@ def test_local_wheels_by_name() -> None:
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert select_find_links_wheels_of_group(CPU, site) == (
+    assert list_find_links_wheel_paths_of_group(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchWheelGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert select_find_links_wheels_of_group(
+    assert list_find_links_wheel_paths_of_group(
         dashed, NetworkSettings(wheels_by_find_links_folder={"/a": ("flash_attn-1.0+cu128-x.whl",)})
     ) == ("/a/flash_attn-1.0+cu128-x.whl",)
 

@@ -32,7 +32,7 @@ from rlbox.artifacts.store_upkeep import (
 from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
 from rlbox.target.artifact import Artifact
-from rlbox.target.lock import HttpFile, Lock, LockedPythonLayer
+from rlbox.target.lock import HttpFile, Lock, LockedPackageGroup
 
 DATA = b"0123456789" * 1000
 FILE = artifact_of(DATA, "six-1.16.0.whl")
@@ -71,7 +71,7 @@ def test_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_an_object(store: ObjectStore) -> None:
-    assert (list(store.list_digests()), store.has(FILE.sha256), store.is_present_and_verified(FILE.sha256)) == (
+    assert (list(store.list_digests()), store.has(FILE.sha256), store.verify_and_mark_if_intact(FILE.sha256)) == (
         [],
         False,
         False,
@@ -80,8 +80,8 @@ def test_an_object(store: ObjectStore) -> None:
     assert files(store.root) == [f"objects/sha256/{FILE.sha256[:2]}/{FILE.sha256}"]
     assert store.path(FILE.sha256).read_bytes() == DATA
     assert store.has(FILE.sha256)
-    assert store.is_present_and_verified(FILE.sha256, len(DATA))
-    assert not store.is_present_and_verified(FILE.sha256, len(DATA) + 1)
+    assert store.verify_and_mark_if_intact(FILE.sha256, len(DATA))
+    assert not store.verify_and_mark_if_intact(FILE.sha256, len(DATA) + 1)
     store.remove(FILE.sha256)
     assert not store.has(FILE.sha256)
 
@@ -116,7 +116,7 @@ def test_wrong_bytes_are_never_kept(store: ObjectStore) -> None:
 
 def test_one_writer_at_a_time(store: ObjectStore) -> None:
     with store.wait_for_partial(FILE.sha256) as draft:
-        assert store.open_partial_unless_locked(FILE.sha256) is None
+        assert store.open_or_create_partial_unless_locked(FILE.sha256) is None
         draft.write(DATA)
         draft.commit()
     with store.wait_for_partial(FILE.sha256) as draft:
@@ -145,16 +145,16 @@ def test_a_second_writer_waits(store: ObjectStore) -> None:
 def test_a_link(store: ObjectStore, tmp_path: Path) -> None:
     digest = put(store, DATA)
     path = tmp_path / "deep/er/six.whl"
-    store.link_object(digest, path)
-    store.link_object(digest, path)
+    store.link_object_replacing_path(digest, path)
+    store.link_object_replacing_path(digest, path)
     assert os.path.samefile(path, store.path(digest))
     assert files(tmp_path / "deep") == ["er/six.whl"]
     path.unlink()
     path.write_bytes(b"older")
-    store.link_object(digest, path)
+    store.link_object_replacing_path(digest, path)
     assert path.read_bytes() == DATA
     with pytest.raises(WorkFailed, match=r"the store does not hold x \(ffff"):
-        store.link_object("f" * 64, tmp_path / "x")
+        store.link_object_replacing_path("f" * 64, tmp_path / "x")
 
 
 @pytest.mark.parametrize("linked", [True, False])
@@ -167,10 +167,10 @@ def test_adopting(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(os, "link", refuse)
     source = tmp_path / "six.whl"
     source.write_bytes(DATA)
-    assert store.add_matching_file_return_sha256(source, FILE.sha256) == FILE.sha256
-    assert store.is_present_and_verified(FILE.sha256, len(DATA))
+    assert store.add_file_if_matching_return_actual_sha256(source, FILE.sha256) == FILE.sha256
+    assert store.verify_and_mark_if_intact(FILE.sha256, len(DATA))
     assert os.path.samefile(source, store.path(FILE.sha256)) == linked
-    assert store.add_matching_file_return_sha256(source, "f" * 64) == FILE.sha256
+    assert store.add_file_if_matching_return_actual_sha256(source, "f" * 64) == FILE.sha256
     assert list(store.list_digests()) == [FILE.sha256]
     assert list(store.list_partials()) == []
 
@@ -183,7 +183,7 @@ def test_a_store_that_cannot_be_made(tmp_path: Path) -> None:
         "  next:  name another with --store DIR or RLBOX_STORE"
     )
     for action in (
-        lambda: store.open_partial_unless_locked(FILE.sha256),
+        lambda: store.open_or_create_partial_unless_locked(FILE.sha256),
         lambda: record_fetched_lock(store, "t", tmp_path),
     ):
         with pytest.raises(MachineError) as caught:
@@ -204,7 +204,7 @@ def test_every_flipped_byte_is_found(store: ObjectStore) -> None:
 def write_lock(path: Path, *files: Artifact) -> None:
     http = tuple(HttpFile(name=f.name, url=f"http://h/{f.file}", sha256=f.sha256, size=f.size) for f in files)
     head = {"target": "mine", "spec": "", "python": "3.11", "platform": "linux", "base": "debian:bookworm"}
-    lock = Lock(**head, runtime=LockedPythonLayer(name="runtime", packages=()), groups=(), http=http)
+    lock = Lock(**head, runtime=LockedPackageGroup(name="runtime", packages=()), groups=(), http=http)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(lock.to_json_text())
 
@@ -234,7 +234,7 @@ def test_what_is_wanted(store: ObjectStore, target: Folder, tmp_path: Path) -> N
 
 def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> None:
     keep, drop, linked = put(store, b"keep"), put(store, b"drop!"), put(store, b"linked")
-    store.link_object(linked, tmp_path / "linked")
+    store.link_object_replacing_path(linked, tmp_path / "linked")
     write_lock(tmp_path / "lock.json", artifact_of(b"keep", "keep.whl"))
     record_fetched_lock(store, "kept", tmp_path / "lock.json")
     record_fetched_lock(store, "gone", tmp_path / "no/lock.json")

@@ -13,7 +13,7 @@ from rlbox.artifacts.object_store import ObjectStore
 from rlbox.artifacts.python_lock import ResolverOutput, build_python_lock
 from rlbox.errors import SpecError
 from rlbox.image.plan import plan_python_layers
-from rlbox.target.artifact import list_install_artifacts
+from rlbox.target.artifact import list_artifacts_without_compile_inputs
 from rlbox.target.lock import compute_lock_spec_checksum, parse_lock
 from rlbox.target.target import Target, load_target
 
@@ -59,7 +59,7 @@ def test_the_lock_has_it_as_it_is_written(target: Target) -> None:
     assert (wheel.version, wheel.sha256, wheel.size) == ("2.8.3+cu12torch2.6cxx11abifalse", "a" * 64, 0)
     assert wheel.file == "flash_attn-2.8.3+cu12torch2.6cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
     assert parse_lock(lock.to_json_text(), "x", "y") == lock
-    (file,) = [file for file in list_install_artifacts(lock) if file.name == "flash-attn"]
+    (file,) = [file for file in list_artifacts_without_compile_inputs(lock) if file.name == "flash-attn"]
     assert (file.kind, file.origin, file.group) == ("http", URL, "s")
     assert [len(layer.packages) for layer in plan_python_layers(target, lock)] == [2]
 
@@ -83,10 +83,10 @@ def test_a_size_that_is_not_known_is_not_compared(tmp_path: Path, target: Target
     path = store.path(digest)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"wheel")
-    assert store.is_present_and_verified(digest, 0)
-    assert not store.is_present_and_verified(digest, 4)
+    assert store.verify_and_mark_if_intact(digest, 0)
+    assert not store.verify_and_mark_if_intact(digest, 4)
     lock = build_python_lock(target, (), {key: resolution("six", "1.16.0") for key in ("stack", "runtime", "build")})
-    unknown = next(file for file in list_install_artifacts(lock) if not file.size)
+    unknown = next(file for file in list_artifacts_without_compile_inputs(lock) if not file.size)
     assert explain_bad_response(200, "application/zip", 12345, unknown) is None
 
 

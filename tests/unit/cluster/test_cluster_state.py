@@ -14,7 +14,7 @@ from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import NodePool
 from rlbox.cluster.plan import ClusterOptions
 from rlbox.cluster.runtime import RayNode, RayState, find_member_faults
-from rlbox.cluster.status import ClusterStatus, find_status
+from rlbox.cluster.status import ClusterStatus, query_ray_for_cluster_status
 from rlbox.findings import Finding
 
 
@@ -54,7 +54,7 @@ def found(monkeypatch: pytest.MonkeyPatch, said: RayState, reached: str = "ab", 
     watching = SimpleNamespace(pool=NodePool(nodes, silent), options=ClusterOptions(target="mine"))
     instances = {n: RayInstance(id=n, name="n", image="i", labels={}, status=ended.get(n, "running")) for n in reached}
     facts_ = {name: facts(name, disk=DISK._replace(free=10**9, size=10**9)) for name in reached}
-    return find_status(existing(watching, instances, facts=facts_))
+    return query_ray_for_cluster_status(existing(watching, instances, facts=facts_))
 
 
 def test_a_cluster_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_machine_that_was_started_anew_is_told_by_the_label(monkeypatch: pytes
     pool: Any = NodePool({})
     watching = SimpleNamespace(pool=pool, options=ClusterOptions(target="mine"))
     cluster = existing(watching, {"b": container}, facts={"b": facts("b")})
-    assert [one.id for one in find_status(cluster).failures if one.where == "b"] == ["host-restarted"]
+    assert [one.id for one in query_ray_for_cluster_status(cluster).failures if one.where == "b"] == ["host-restarted"]
     again = container._replace(labels={"rlbox.cluster.machine": "boot-b"})
     cluster = existing(watching, {"b": again}, facts={"b": facts("b")})
-    assert "host-restarted" not in [one.id for one in find_status(cluster).failures]
+    assert "host-restarted" not in [one.id for one in query_ray_for_cluster_status(cluster).failures]

@@ -32,7 +32,7 @@ class Head:
     def __init__(self, said: str | None, rows: list[dict[str, Any]]) -> None:
         self._said, self._rows = said, rows
 
-    def engine(self) -> Any:
+    def connect_docker_engine(self) -> Any:
         rows = self._rows
         return SimpleNamespace(
             list_all_containers_with_label=lambda label: rows if label.endswith("=0a1b2c3d") else [],

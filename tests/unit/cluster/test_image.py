@@ -51,7 +51,7 @@ def archive(monkeypatch: pytest.MonkeyPatch) -> ImageArchive:
 
 def send(engine: Engine, archive: ImageArchive) -> list[str]:
     said: list[str] = []
-    node = cast(Node, SimpleNamespace(name="b", engine=lambda: engine))
+    node = cast(Node, SimpleNamespace(name="b", connect_docker_engine=lambda: engine))
     send_archive(node, archive, "tag", said.append, lambda item: None)
     return said
 

@@ -9,7 +9,12 @@ from clusterfacts import DISK
 
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import ConnectionAttempt
-from rlbox.cluster.status import NodeFailure, explain_silence, find_failure, sort_causes_first_marking_first
+from rlbox.cluster.status import (
+    NodeFailure,
+    find_failure,
+    make_unreachable_node_failure,
+    sort_causes_before_consequences_marking_first,
+)
 from rlbox.findings import Finding
 
 AT = "2025-11-26T10:00:0{}.500000000Z"
@@ -36,7 +41,7 @@ def failure(node: str = "b", **changes: Any) -> NodeFailure | None:
 
 
 def findings(*failures: NodeFailure | None) -> tuple[Finding, ...]:
-    return sort_causes_first_marking_first(filter(None, failures))
+    return sort_causes_before_consequences_marking_first(filter(None, failures))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_each_is_told_apart(changes: dict[str, Any], id_: str, seen: str) -> Non
     ],
 )
 def test_silence_is_told_apart(attempts: list[ConnectionAttempt], id_: str) -> None:
-    (found,) = findings(explain_silence("b", "it does not answer", attempts))
+    (found,) = findings(make_unreachable_node_failure("b", "it does not answer", attempts))
     assert (found.id, found.seen, found.where) == (id_, "it does not answer", "b")
 
 
@@ -91,6 +96,6 @@ def test_what_ends_because_another_did_is_no_first() -> None:
     """The head was killed, or its machine is gone; the worker's Ray ended then, and has the only time."""
     worker = failure(instance=ended(1, 1))
     killed = failure("a", instance=ended(137, 5))
-    gone = explain_silence("a", "it does not answer", [way("it did not answer")])
+    gone = make_unreachable_node_failure("a", "it does not answer", [way("it did not answer")])
     assert [one.where for one in findings(worker, killed)] == ["a", "b"]
     assert [one.where for one in findings(worker, gone)] == ["a", "b"]

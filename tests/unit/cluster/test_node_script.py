@@ -22,7 +22,7 @@ from rlbox.cluster.nodes import (
     Node,
     NodePool,
     attempt_connections_from_nodes,
-    lock_nodes,
+    hold_node_locks_raise_if_any_held,
     probe_instances,
     probe_nodes,
 )
@@ -226,12 +226,12 @@ def test_no_path_leads_out_of_the_data_disk(node: Node, tmp_path: Path) -> None:
 def test_a_lock_is_held_by_one(node: Node) -> None:
     pool = NodePool({"local": node})
     with (
-        lock_nodes(pool),
+        hold_node_locks_raise_if_any_held(pool),
         pytest.raises(LockHeld, match="another call changes clusters on node local"),
-        lock_nodes(pool),
+        hold_node_locks_raise_if_any_held(pool),
     ):
         pass
-    with lock_nodes(pool):
+    with hold_node_locks_raise_if_any_held(pool):
         pass
 
 

@@ -16,7 +16,7 @@ from clusterfacts import NO_ENGINE, PLACE, context, existing, facts, survey
 from rlbox.cluster import status as monitoring
 from rlbox.cluster.checks import check_nodes
 from rlbox.cluster.node.facts import InterfaceAddress, RayInstance
-from rlbox.cluster.nodes import Node, NodePool, find_peer_addresses, is_inplace
+from rlbox.cluster.nodes import Node, NodePool, find_peer_addresses, runs_ray_without_container
 from rlbox.cluster.status import NodeFailureMonitor
 from rlbox.errors import MachineError
 from rlbox.ssh.connection import explain_ssh_error
@@ -74,10 +74,10 @@ def test_a_node_is_where_the_target_says_or_ssh_reaches_it() -> None:
 
 def test_a_node_without_engine_needs_an_installation() -> None:
     own = ClusterNode(name="b", data="/data")
-    assert not is_inplace(own, facts("b", engine=NO_ENGINE))
-    assert is_inplace(own, facts("b", engine=NO_ENGINE, installation=PLACE))
-    assert not is_inplace(own, facts("b", installation=PLACE))
-    assert is_inplace(ClusterNode(name="b", data="/data", here=True), facts("b"))
+    assert not runs_ray_without_container(own, facts("b", engine=NO_ENGINE))
+    assert runs_ray_without_container(own, facts("b", engine=NO_ENGINE, installation=PLACE))
+    assert not runs_ray_without_container(own, facts("b", installation=PLACE))
+    assert runs_ray_without_container(ClusterNode(name="b", data="/data", here=True), facts("b"))
     (one,) = check_nodes(context(), survey(inplace_nodes={"b"}), ("/models/m",))
     assert (one.id, one.remedy) == ("place-missing", "rlbox apply mine --data /data, there")
 
@@ -146,5 +146,5 @@ def test_a_node_whose_connection_broke_is_explained_by_the_others(
     nodes["a"].reached = answers
     nodes["b"].error = MachineError("the connection broke")
     assert words in said.get(timeout=60)
-    (one,) = monitor.stop_and_show_findings()
+    (one,) = monitor.stop_probe_and_show_findings()
     assert (one.where, monitor.silent_nodes) == ("b", {"b"})

@@ -14,9 +14,9 @@ from rlbox.cluster.jobs import (
     ClusterJob,
     LogReader,
     is_excluded_itself,
+    iterate_lines_with_own_or_previous_time,
     measure_upload_raise_if_too_large,
     parse_leading_utc_time,
-    timestamp_lines,
 )
 from rlbox.cluster.node.facts import RayInstance
 from rlbox.cluster.nodes import NodePool
@@ -89,9 +89,13 @@ def test_times_of_lines() -> None:
 
 
 def test_lines_without_a_time_go_with_the_one_before() -> None:
-    rows = list(timestamp_lines("first\n2025-11-26 10:00:01 one\n  more\n2025-11-26 10:00:03 three\n", 2e9))
+    rows = list(
+        iterate_lines_with_own_or_previous_time(
+            "first\n2025-11-26 10:00:01 one\n  more\n2025-11-26 10:00:03 three\n", 2e9
+        )
+    )
     assert [at - rows[0][0] for at, __ in rows] == [0, 0, 0, 2]
-    assert list(timestamp_lines("x\ny\n", 100.0)) == [(100.0, "x"), (100.0, "y")]
+    assert list(iterate_lines_with_own_or_previous_time("x\ny\n", 100.0)) == [(100.0, "x"), (100.0, "y")]
 
 
 class Played:

@@ -93,10 +93,15 @@ def test_the_project_folder_comes_before_what_is_shipped(folder: Folder) -> None
     assert folder.project.own_or_shipped_lock_file("local") == own.with_name("lock.json")
     folder.target("zz")
     folder.target("aa")
-    assert list(folder.project.target_files()) == sorted({*SHIPPED.target_files(), "aa", "zz"})
-    assert folder.project.template_dirs() == [CHECKOUT / "templates"]
+    assert list(folder.project.own_pack_and_shipped_target_files()) == sorted(
+        {*SHIPPED.own_pack_and_shipped_target_files(), "aa", "zz"}
+    )
+    assert folder.project.list_existing_template_dirs_except_packs() == [CHECKOUT / "templates"]
     folder.write("templates/base.j2", "")
-    assert folder.project.template_dirs() == [folder.path / "templates", CHECKOUT / "templates"]
+    assert folder.project.list_existing_template_dirs_except_packs() == [
+        folder.path / "templates",
+        CHECKOUT / "templates",
+    ]
 
 
 def keys_not_in(schema: dict[str, Any], node: dict[str, Any], value: Any, path: str = "") -> list[str]:
@@ -149,7 +154,7 @@ def test_schema_of_a_target_knows_defaults_and_includes() -> None:
             assert key not in node.get("required", ())
 
 
-@pytest.mark.parametrize("name", SHIPPED.target_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_target_files())
 def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
     schema, data = create_spec_json_schema("target"), load_toml(SHIPPED.require_target_file(name))
     assert keys_not_in(schema, schema, data) == []
@@ -157,10 +162,10 @@ def test_shipped_targets_use_keys_of_the_schema(name: str) -> None:
     assert load_target(SHIPPED, name).target.name == name
 
 
-@pytest.mark.parametrize("name", SHIPPED.job_files())
+@pytest.mark.parametrize("name", SHIPPED.own_pack_and_shipped_job_files())
 def test_shipped_jobs_use_keys_of_the_schema(name: str) -> None:
     schema, data = create_spec_json_schema("job"), load_toml(SHIPPED.require_job_file(name))
     assert keys_not_in(schema, schema, data) == []
     job = load_job(SHIPPED, name)
     assert isinstance(job, Job)
-    assert job.target in SHIPPED.target_files()
+    assert job.target in SHIPPED.own_pack_and_shipped_target_files()

@@ -8,7 +8,7 @@ import pytest
 from fakes import CHECKOUT, load_cases
 
 from rlbox.config.project import Project
-from rlbox.diagnose.api_names import describe_missing_name
+from rlbox.diagnose.api_names import format_missing_name_remedy_or_empty
 from rlbox.diagnose.diagnosis import diagnose_paths
 from rlbox.diagnose.report import format_report
 from rlbox.diagnose.signatures import load_signatures
@@ -29,27 +29,27 @@ NEVER = (
 @pytest.mark.parametrize("row", REPORTS.strip().splitlines())
 def test_missing_name_is_told_with_its_releases(row: str) -> None:
     message, *words = row.split(" | ")
-    assert [word for word in words if word not in describe_missing_name([message])] == []
+    assert [word for word in words if word not in format_missing_name_remedy_or_empty([message])] == []
 
 
 @pytest.mark.parametrize("message", NEVER)
 def test_name_that_no_release_had_is_left_to_the_signature(message: str) -> None:
-    assert describe_missing_name([message]) == ""
+    assert format_missing_name_remedy_or_empty([message]) == ""
 
 
 def test_installed_version_is_named_and_believed() -> None:
     message = "GRPOConfig.__init__() got an unexpected keyword argument 'top_p'"
     for line in ("trl==0.15.2", "TRL version: 0.15.2", "trl    0.15.2", "Installed trl-0.15.2 peft-0.14.0"):
-        assert describe_missing_name([message], line).startswith("the log shows trl 0.15.2; trl has")
-    assert describe_missing_name([message], "trl==0.19.0") == ""  # which has it
-    assert describe_missing_name([message], "trl==main").startswith("trl has")
+        assert format_missing_name_remedy_or_empty([message], line).startswith("the log shows trl 0.15.2; trl has")
+    assert format_missing_name_remedy_or_empty([message], "trl==0.19.0") == ""  # which has it
+    assert format_missing_name_remedy_or_empty([message], "trl==main").startswith("trl has")
 
 
 def report(tmp_path: Path, *lines: str) -> str:
     log = tmp_path / "train.log"
     log.write_text("\n".join(lines) + "\n")
     project = Project(folder=CHECKOUT)
-    return format_report(diagnose_paths([log], load_signatures(project.fix_files())))
+    return format_report(diagnose_paths([log], load_signatures(project.own_pack_and_shipped_fix_files())))
 
 
 def test_library_that_needs_the_name_is_named(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ LEAST_LINES = 0.96
 
 @pytest.fixture(scope="module")
 def catalogue() -> SignatureSet:
-    return load_signatures(Project(folder=CHECKOUT).fix_files())
+    return load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 
 
 def cases(name: str) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlbox.diagnose.cause import Cause, CauseKind, describe_exit, get_run_exit_code
-from rlbox.i18n import _, set_language, translate
+from rlbox.i18n import _, read_translations_and_set_language, translate
 from rlbox.record.supervisor_exit import (
     SupervisorExit,
     make_container_exit_info,
@@ -69,7 +69,7 @@ def read_back(cause: Cause, **changed: Any) -> Cause:
 def test_a_cause_read_from_a_record_is_translated() -> None:
     what = _("stage {stage} ended with {ended}").format(stage="train", ended=describe_exit(3))
     cause = read_back(Cause(kind="exit", what=what, next_step=_("free space there, then run again")))
-    set_language("zh")
+    read_translations_and_set_language("zh")
     assert translate(cause.what) == "阶段 train 结束：退出码 3"
     assert translate(cause.next_step) == "在那里腾出空间，再重新运行"
     assert str(cause.what) == "stage train ended with exit code 3"
@@ -87,5 +87,5 @@ def test_a_cause_read_from_a_record_is_translated() -> None:
 )
 def test_damaged_messages_leave_the_text(messages: dict[str, Any]) -> None:
     cause = read_back(Cause(kind="exit", what="out", line="out"), messages=messages)
-    set_language("zh")
+    read_translations_and_set_language("zh")
     assert (translate(cause.what), cause.messages) == ("out", {})

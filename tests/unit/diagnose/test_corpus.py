@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not CORPUS.is_dir(), reason="RLBOX_CORPUS names 
 
 @pytest.fixture(scope="module")
 def catalogue() -> SignatureSet:
-    return load_signatures(Project(folder=CHECKOUT).fix_files())
+    return load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from rlbox.diagnose.first_fatal import (
     FirstFatalFinder,
     Grade,
     LogFailure,
-    find_best_graded_failure_or_read_last_line,
+    find_failure_behind_cause_or_read_last_line,
     find_first_fatal,
     read_last_line_as_failure,
     read_log_failure,
@@ -286,7 +286,9 @@ def test_order(found: tuple[LogFailure, ...], first: str) -> None:
     ids=["the earliest", "one that only noticed", "one that only wraps", "one of long ago"],
 )
 def test_which_failure_is_behind_the_cause(found: tuple[LogFailure, ...], log: str) -> None:
-    chosen = find_best_graded_failure_or_read_last_line(EXIT, sort_failures_by_time_services_first(found), Path("none"))
+    chosen = find_failure_behind_cause_or_read_last_line(
+        EXIT, sort_failures_by_time_services_first(found), Path("none")
+    )
     assert chosen in found
     assert chosen.log == log
 
@@ -295,6 +297,6 @@ def test_a_dead_service_is_not_explained_by_its_client(tmp_path: Path) -> None:
     cause = dataclasses.replace(EXIT, kind="service", where=VLLM)
     (tmp_path / "stages/1-train").mkdir(parents=True)
     (tmp_path / VLLM).write_text("loading\nbye\n")
-    chosen = find_best_graded_failure_or_read_last_line(cause, (fatal(STAGE, 100.0),), tmp_path)
+    chosen = find_failure_behind_cause_or_read_last_line(cause, (fatal(STAGE, 100.0),), tmp_path)
     assert chosen is not None
     assert (chosen.log, chosen.number, chosen.text) == (VLLM, 2, "bye")

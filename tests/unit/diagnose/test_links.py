@@ -11,7 +11,7 @@ from rlbox.config.project import Project
 from rlbox.diagnose.diagnosis import Diagnosis, diagnose_paths
 from rlbox.diagnose.signatures import load_signatures
 
-CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 FELL = """\
 [rank1]: Traceback (most recent call last):
 [rank1]:   File "/data/job/train.py", line 3, in <module>
@@ -58,7 +58,7 @@ def test_what_is_told_softly_of_an_end_is_a_step_of_the_chain(tmp_path: Path, li
 
 def test_it_is_no_failure_by_itself(tmp_path: Path) -> None:
     found = answer(tmp_path, train=f"step 1 done\n{ENDS}\n")
-    assert not found.is_fatal
+    assert not found.has_fatal_failure
     assert [case.line_number for case in found.benign] == [2]
 
 

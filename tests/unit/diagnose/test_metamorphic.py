@@ -16,7 +16,7 @@ from rlbox.diagnose.event_reader import EventReader, LogReader
 from rlbox.diagnose.signatures import SignatureSet, load_signatures
 
 LEAST = 0.98
-CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 KNOWN = [(cause, log) for name in ("known", "unknown", "healthy") for cause, _, log in cases(name)]
 
 

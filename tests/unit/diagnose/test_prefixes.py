@@ -20,7 +20,7 @@ from rlbox.diagnose.signatures import load_signatures
 CASES = load_cases("diagnose", "test_prefixes")
 ERRORS = CASES["ERRORS"]
 TRACE = CASES["TRACE"]
-CATALOGUE = load_signatures(Project(folder=CHECKOUT).fix_files())
+CATALOGUE = load_signatures(Project(folder=CHECKOUT).own_pack_and_shipped_fix_files())
 ENDS = CASES["ENDS"]
 
 

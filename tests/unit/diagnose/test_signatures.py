@@ -150,7 +150,7 @@ def test_exception_that_python_ignores_is_no_failure_whatever_matches(tmp_path: 
         'Traceback (most recent call last):\n  File "dataloader.py", line 1664, in __del__\n'
         "RuntimeError: DataLoader worker (pid 27183) is killed by signal: Killed.\n"
     )
-    assert not diagnose_paths([path], SignatureSet(one for one, _, _ in ROWS)).is_fatal
+    assert not diagnose_paths([path], SignatureSet(one for one, _, _ in ROWS)).has_fatal_failure
 
 
 def test_what_libraries_say_of_something_else_is_no_cause() -> None:

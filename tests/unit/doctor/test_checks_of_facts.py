@@ -21,17 +21,17 @@ from rlbox.doctor.container import _check_sandbox
 from rlbox.doctor.disks import (
     RunDirectory,
     check_directories_by_writing,
-    check_host_dirs_by_writing,
+    check_host_dirs_by_writing_or_report_none,
     list_run_directories,
 )
-from rlbox.doctor.environment import check_environment_variables, check_paths_and_cuda_home
+from rlbox.doctor.environment import check_environment_variables, check_venv_programs_libraries_and_cuda_home
 from rlbox.doctor.limits import LimitFacts, check_limits, probe_limits
 from rlbox.doctor.network import (
     Endpoint,
     check_network,
     make_endpoint_and_clock_findings,
     read_env_and_pip_endpoints,
-    run_ray_start_to_list_ports,
+    run_ray_start_to_list_ports_or_empty,
 )
 from rlbox.doctor.processes import ProcessInfo, check_live_runs_and_leftovers
 from rlbox.doctor.requirements import Requirements, parse_or_default
@@ -154,9 +154,9 @@ def test_directories_that_are_missing_or_slow_are_named(tmp_path: Path, monkeypa
     assert ids(found) == ["data-disk-missing", "data-disk-missing", "tmp-missing"]
     assert "docker run --volume" in found[0].remedy
     assert found[1].seen == f"{file}: there is something else"
-    (on_host,) = check_host_dirs_by_writing([RunDirectory("data", missing)], TARGET)
+    (on_host,) = check_host_dirs_by_writing_or_report_none([RunDirectory("data", missing)], TARGET)
     assert on_host.remedy.startswith(f"mkdir -p {missing} ")
-    assert ids(check_host_dirs_by_writing([], TARGET)) == ["data-disk-unnamed"]
+    assert ids(check_host_dirs_by_writing_or_report_none([], TARGET)) == ["data-disk-unnamed"]
     monkeypatch.setattr(disks, "_SLOW_S", 0.05)
     monkeypatch.setattr(disks, "_examine", lambda *args: time.sleep(2))
     assert ids(check_directories_by_writing([RunDirectory("data", fine)], TARGET)) == ["data-disk-slow"]
@@ -215,17 +215,19 @@ def test_paths_that_lead_elsewhere_are_named(
     (venv.parent / "other").mkdir()
     if break_it:
         break_it(venv)
-    (finding,) = check_paths_and_cuda_home({"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv))
+    (finding,) = check_venv_programs_libraries_and_cuda_home(
+        {"PATH": f"first:{venv}/bin", **environ}, TARGET, str(venv)
+    )
     assert finding.id == name
     assert seen in finding.seen
 
 
 def test_paths_that_are_right_are_no_finding(venv: Path) -> None:
     facts = {"PATH": f"{venv}/bin", "LIBRARY_PATH": "/c/lib64:/c/lib64/stubs"}
-    assert check_paths_and_cuda_home(facts, TARGET, str(venv)) == []
+    assert check_venv_programs_libraries_and_cuda_home(facts, TARGET, str(venv)) == []
     facts = {"PATH": f"{venv}/bin", "LD_LIBRARY_PATH": "/usr/local/cuda/compat"}
-    assert check_paths_and_cuda_home(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
-    assert ids(check_paths_and_cuda_home(facts, replace(TARGET, grade="consumer"), str(venv))) == [
+    assert check_venv_programs_libraries_and_cuda_home(facts, replace(TARGET, grade="datacenter"), str(venv)) == []
+    assert ids(check_venv_programs_libraries_and_cuda_home(facts, replace(TARGET, grade="consumer"), str(venv))) == [
         "cuda-compat-shadows-driver"
     ]
 
@@ -311,8 +313,11 @@ def test_endpoints_of_an_environment_are_optional_offline(monkeypatch: pytest.Mo
 def test_ports_of_a_ray_head_are_read(tmp_path: Path) -> None:
     flags = "--head --port=6379 --dashboard-port=8265 --min-worker-port=10002"
     make_program(tmp_path / "ray-start", f"#!/bin/sh\nprintf '%s\\n' ray start {flags}\n")
-    assert run_ray_start_to_list_ports(str(tmp_path / "ray-start")) == {"ray port": 6379, "ray dashboard-port": 8265}
-    assert run_ray_start_to_list_ports(str(tmp_path / "none")) == {}
+    assert run_ray_start_to_list_ports_or_empty(str(tmp_path / "ray-start")) == {
+        "ray port": 6379,
+        "ray dashboard-port": 8265,
+    }
+    assert run_ray_start_to_list_ports_or_empty(str(tmp_path / "none")) == {}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from rlbox.doctor.components import (
 )
 from rlbox.doctor.gpus import GpuFacts
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import ProgramFacts
+from rlbox.doctor.stack import ProbeProgramResult
 
 PACKAGES = {"torch": "2.8.0", "triton": "3.4.0", "ray": "2.60.0", "vllm": "0.11.0", "nvidia-cuda-runtime-cu12": "12.8"}
 BARE = StackInfo(
@@ -45,8 +45,8 @@ WRONG_ARCH = {**KERNEL, "ok": False, "archs": ["sm_80", "sm_90"], "error": "no k
 NO_TORCH = {"step": "import", "ok": False, "error": "ImportError: libcudart.so.12: cannot open shared object file"}
 
 
-def facts(*steps: dict[str, Any], **more: Any) -> ProgramFacts:
-    return ProgramFacts(steps=steps, **more)
+def facts(*steps: dict[str, Any], **more: Any) -> ProbeProgramResult:
+    return ProbeProgramResult(steps=steps, **more)
 
 
 def states(results: Iterable[ComponentResult]) -> list[str]:
@@ -155,7 +155,7 @@ NO_KERNEL = "RuntimeError: CUDA error: no kernel image is available for executio
         ),
     ],
 )
-def test_import(stack: StackInfo, program: ProgramFacts, state: str, detail: str) -> None:
+def test_import(stack: StackInfo, program: ProbeProgramResult, state: str, detail: str) -> None:
     result = make_import_or_kernel_result(VLLM, program, stack)
     assert (result.state, result.detail) == (state, detail)
 

@@ -18,7 +18,7 @@ from fakes import load_cases
 from rlbox.doctor.gpus import DriverRequirements, check_driver, check_pcie_iommu
 from rlbox.doctor.host import check_cgroups_and_cdi_paths, check_engine_gpus_and_disk, check_fabric_manager_by_cuda
 from rlbox.doctor.requirements import Requirements
-from rlbox.doctor.stack import ProgramFacts
+from rlbox.doctor.stack import ProbeProgramResult
 from rlbox.engine.gpu_access import GpuSupport
 from rlbox.system.gpu import CudaDriver, find_pcie_p2p_gpu_bus_ids
 
@@ -115,7 +115,7 @@ def test_fabric_that_is_not_ready_is_named_on_the_host(
 
     @contextlib.contextmanager
     def open_probe(*args: object) -> Iterator[Any]:
-        yield SimpleNamespace(run=lambda script, monotonic_deadline: ProgramFacts(steps=(step,)))
+        yield SimpleNamespace(run=lambda script, monotonic_deadline: ProbeProgramResult(steps=(step,)))
 
     monkeypatch.setattr("rlbox.doctor.host.open_scratch_dir_stack_probe", open_probe)
     monkeypatch.setattr("rlbox.doctor.host.probe_cuda_driver", lambda: TWO_GPUS)

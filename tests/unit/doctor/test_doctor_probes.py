@@ -17,10 +17,10 @@ import pytest
 
 from rlbox.doctor.checks import CheckThreads
 from rlbox.doctor.container import ContainerChecks
-from rlbox.doctor.fix_checks import run_fix_checks
+from rlbox.doctor.fix_checks import run_fix_checks_retrying_failed
 from rlbox.doctor.processes import list_processes_in_same_container
 from rlbox.doctor.program import PROCESS_MARK, RunningProgram
-from rlbox.doctor.programs.probe_torch import list_top_level_and_torch_extension_paths
+from rlbox.doctor.programs.probe_torch import list_top_level_and_torch_shared_libraries
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import StackProbe, check_package_files_and_versions
 from rlbox.findings import Finding
@@ -105,7 +105,7 @@ def test_extensions_that_use_torch_are_found(tmp_path: Path) -> None:
     text = "Name: other\nVersion: 1\nRequires-Dist: torchvision\nRequires-Dist: torch; extra == 'all'\n"
     (tmp_path / "other-1.dist-info/METADATA").write_text(text)
     (tmp_path / "alone.so").write_bytes(b"")
-    assert list_top_level_and_torch_extension_paths(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
+    assert list_top_level_and_torch_shared_libraries(tmp_path) == [f"{tmp_path}/alone.so", f"{tmp_path}/flash/_c.so"]
 
 
 @pytest.mark.allow("processes")
@@ -175,17 +175,17 @@ def test_checks_of_fixes_are_run_and_named(tmp_path: Path) -> None:
     rows = [fix("fine", "true"), fix("bad", "echo 'is not so'; exit 3"), fix("broken", "if"), fix("last", "exit 1")]
     file = tmp_path / "fixes.json"
     file.write_text(json.dumps({"schema": 1, "fixes": rows}))
-    found = run_fix_checks("run", read_json_object_or_empty(file))
+    found = run_fix_checks_retrying_failed("run", read_json_object_or_empty(file))
     assert (found[0].id, found[0].seen) == ("bad", "is not so")
     assert [row.id for row in found] == ["bad", "broken", "last"]
-    assert run_fix_checks("doctor", read_json_object_or_empty(file)) == ()
+    assert run_fix_checks_retrying_failed("doctor", read_json_object_or_empty(file)) == ()
 
 
 @pytest.mark.allow("processes")
 def test_a_check_that_fails_once_only_is_no_finding(tmp_path: Path) -> None:
     run = f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; exit 1; }}"
     row = {"id": "a", "title": "t", "remedy": "r", "heals": [], "check": {"run": run, "when": ["run"]}}
-    assert run_fix_checks("run", {"fixes": [row]}) == ()
+    assert run_fix_checks_retrying_failed("run", {"fixes": [row]}) == ()
 
 
 TORCH = """

@@ -17,7 +17,7 @@ from rlbox.doctor.fix_checks import (
 from rlbox.doctor.gpus import (
     DriverRequirements,
     GpuFacts,
-    check_cuda_nvml_and_memory,
+    check_cuda_init_nvml_and_gpu_health,
     check_driver,
     check_nccl_all_reduce,
     check_torch_and_triton_kernels,
@@ -25,7 +25,7 @@ from rlbox.doctor.gpus import (
 from rlbox.doctor.host import check_engine_gpus_and_disk
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
-    ProgramFacts,
+    ProbeProgramResult,
     StackProbe,
     check_linker,
     check_ray_task,
@@ -47,7 +47,7 @@ def ids(findings: Any) -> list[str]:
 
 
 def torch(*steps: dict[str, Any], **more: Any) -> list[str]:
-    return ids(check_torch_and_extensions(ProgramFacts(steps=steps, **more), TARGET, "/opt/venv"))
+    return ids(check_torch_and_extensions(ProbeProgramResult(steps=steps, **more), TARGET, "/opt/venv"))
 
 
 LOAD = {"step": "load", "ok": False, "path": "/a.so", "error": ""}
@@ -79,11 +79,11 @@ def test_a_program_without_an_answer_is_no_fault_unless_it_ended() -> None:
 
 def test_ray() -> None:
     done = {"step": "task", "ok": True}
-    assert ids(check_ray_task(ProgramFacts(steps=(done,)), "/v")) == []
+    assert ids(check_ray_task(ProbeProgramResult(steps=(done,)), "/v")) == []
     failed = done | {"ok": False, "error": "RuntimeError: raylet died"}
-    (finding,) = check_ray_task(ProgramFacts(steps=(failed,)), "/v")
+    (finding,) = check_ray_task(ProbeProgramResult(steps=(failed,)), "/v")
     assert finding.seen == "task: RuntimeError: raylet died"
-    (finding,) = check_ray_task(ProgramFacts(exit_code=1, last_error="ImportError: grpc"), "/v")
+    (finding,) = check_ray_task(ProbeProgramResult(exit_code=1, last_error="ImportError: grpc"), "/v")
     assert finding.seen == "exit code 1: ImportError: grpc"
 
 
@@ -130,26 +130,33 @@ def test_link() -> None:
 )
 def test_gpus(changes: dict[str, Any], nvml: dict[str, Any], names: list[str]) -> None:
     assert (
-        ids(check_cuda_nvml_and_memory(GpuFacts(cuda=ProgramFacts(steps=(DRIVER | changes,)), **nvml), TARGET)) == names
+        ids(
+            check_cuda_init_nvml_and_gpu_health(
+                GpuFacts(cuda=ProbeProgramResult(steps=(DRIVER | changes,)), **nvml), TARGET
+            )
+        )
+        == names
     )
 
 
 def test_gpu_kernels() -> None:
     row = {"step": "gpu", "ok": False, "number": 0, "name": "RTX 5090", "error": "no kernel image", "arch": "sm_120"}
     old = row | {"archs": ["sm_80", "sm_90"]}
-    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
-    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == [
+    assert ids(check_torch_and_triton_kernels(ProbeProgramResult(steps=(old,)), TARGET)) == ["gpu-arch-not-in-build"]
+    assert ids(check_torch_and_triton_kernels(ProbeProgramResult(steps=(row | {"archs": ["sm_120"]},)), TARGET)) == [
         "gpu-kernel"
     ]
-    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(row | {"ok": True},)), TARGET)) == []
+    assert ids(check_torch_and_triton_kernels(ProbeProgramResult(steps=(row | {"ok": True},)), TARGET)) == []
     triton = {"step": "triton", "ok": False, "error": "RuntimeError: no gcc"}
-    assert ids(check_torch_and_triton_kernels(ProgramFacts(steps=(triton,)), TARGET)) == ["jit-triton"]
+    assert ids(check_torch_and_triton_kernels(ProbeProgramResult(steps=(triton,)), TARGET)) == ["jit-triton"]
 
 
 def test_all_reduce() -> None:
-    assert ids(check_nccl_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": True},)), 2)) == []
-    assert ids(check_nccl_all_reduce(ProgramFacts(steps=({"step": "sum", "ok": False},)), 2)) == ["nccl-self-test"]
-    assert ids(check_nccl_all_reduce(ProgramFacts(exit_code=None), 2)) == []
+    assert ids(check_nccl_all_reduce(ProbeProgramResult(steps=({"step": "sum", "ok": True},)), 2)) == []
+    assert ids(check_nccl_all_reduce(ProbeProgramResult(steps=({"step": "sum", "ok": False},)), 2)) == [
+        "nccl-self-test"
+    ]
+    assert ids(check_nccl_all_reduce(ProbeProgramResult(exit_code=None), 2)) == []
 
 
 def test_driver() -> None:

@@ -16,7 +16,7 @@ from rlbox.doctor.gpus import (
     check_required_gpu_arch,
     find_stack_cuda_version_or_empty,
 )
-from rlbox.doctor.requirements import Requirements, override_gpus
+from rlbox.doctor.requirements import Requirements, override_gpus_unless_all
 from rlbox.engine.container import create_docker_py_options, format_docker_run_args, plan_container
 from rlbox.engine.gpu_access import (
     ALL_GPUS,
@@ -25,8 +25,8 @@ from rlbox.engine.gpu_access import (
     GpuSupport,
     choose_gpu_access,
     create_host_gpu_env,
+    detect_gpu_support_from_engine_info,
     parse_gpus_option,
-    probe_gpu_support,
 )
 from rlbox.errors import EngineError, MachineError, SpecError
 from rlbox.system.gpu import CudaDriver
@@ -64,7 +64,7 @@ def test_what_is_refused(text: str) -> None:
 
 
 def offer(info: dict[str, Any], *, here: bool = True) -> GpuSupport:
-    return probe_gpu_support(info, "unix:///e", is_local=here)
+    return detect_gpu_support_from_engine_info(info, "unix:///e", is_local=here)
 
 
 def test_an_engine_without_any_way() -> None:
@@ -117,12 +117,16 @@ def test_doctor_counts_by_what_the_user_said() -> None:
     assert choose_gpu_access(GpuRequest(count=2), RUNTIME, set_gpu_count_env=True).env == {"RLBOX_GPUS": "2"}
     assert choose_gpu_access(GpuRequest(), GpuSupport(), set_gpu_count_env=True).env == VOID | {"RLBOX_GPUS": "none"}
     target = Requirements(gpu="NVIDIA H200", gpus=8)
-    assert (override_gpus(target, "2").gpus, override_gpus(target, "").gpus, override_gpus(target, "all").gpus) == (
+    assert (
+        override_gpus_unless_all(target, "2").gpus,
+        override_gpus_unless_all(target, "").gpus,
+        override_gpus_unless_all(target, "all").gpus,
+    ) == (
         2,
         8,
         8,
     )
-    assert not override_gpus(target, "none").wants_gpu
+    assert not override_gpus_unless_all(target, "none").wants_gpu
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def refusing(network: str = "", container: str = "") -> DockerEngine:
 def test_a_network_that_cannot_be_made(words: str) -> None:
     engine = refusing(network=words)
     for begin in (
-        lambda: engine.create_and_start_container(PLAN),
+        lambda: engine.create_and_start_container_and_network(PLAN),
         lambda: engine.create_temporary_network_if_own(PLAN).__enter__(),
     ):
         with pytest.raises(EngineError, match=words) as refused:
@@ -75,5 +75,5 @@ def test_a_network_that_cannot_be_made(words: str) -> None:
 )
 def test_a_port_that_is_taken_is_named(words: str, ports: set[int]) -> None:
     with pytest.raises(PortTakenError) as refused:
-        refusing(container=words).create_and_start_container(PLAN)
+        refusing(container=words).create_and_start_container_and_network(PLAN)
     assert refused.value.ports == ports

@@ -17,7 +17,7 @@ from rlbox.engine.oci import (
 from rlbox.engine.reference import (
     ImageReference,
     is_loopback_host,
-    parse_push_destination,
+    parse_push_destination_default_latest,
     parse_reference,
     strip_port_and_brackets,
 )
@@ -69,12 +69,12 @@ def test_what_is_no_name(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), CASES["where_a_push_goes"])
 def test_where_a_push_goes(text: str, wanted: str) -> None:
-    assert str(parse_push_destination(text, "local")) == wanted
+    assert str(parse_push_destination_default_latest(text, "local")) == wanted
 
 
 def test_a_push_cannot_choose_a_digest() -> None:
     with pytest.raises(SpecError, match="names a digest; a push chooses a tag"):
-        parse_push_destination(f"registry.example/x@{DIGEST}", "local")
+        parse_push_destination_default_latest(f"registry.example/x@{DIGEST}", "local")
 
 
 @pytest.mark.parametrize(("host", "name", "local"), CASES["what_is_this_machine"])

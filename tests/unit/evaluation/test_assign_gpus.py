@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlbox.doctor.gpu_inventory import LocalGpu
-from rlbox.evaluation.model_server import build_gpu_env_per_server
+from rlbox.evaluation.model_server import build_env_per_server_requiring_free_gpus
 
 GIB = 1 << 30
 
@@ -31,7 +31,7 @@ def gpus(*used: int) -> list[LocalGpu]:
 def test_each_server_has_free_gpus_of_its_own(
     servers: int, used: tuple[int, ...], visible: str | None, settings: dict[str, Any], expected: list[str]
 ) -> None:
-    environments = build_gpu_env_per_server(servers, gpus(*used), visible, settings)
+    environments = build_env_per_server_requiring_free_gpus(servers, gpus(*used), visible, settings)
     assert [env["CUDA_VISIBLE_DEVICES"] for env in environments] == expected
     assert {env["CUDA_DEVICE_ORDER"] for env in environments} == {"PCI_BUS_ID"}
 
@@ -49,7 +49,7 @@ def test_each_server_has_free_gpus_of_its_own(
 def test_without_a_choice_servers_take_the_gpus_they_see(
     servers: int, used: tuple[int, ...], settings: dict[str, Any], count: int
 ) -> None:
-    assert build_gpu_env_per_server(servers, gpus(*used), None, settings) == [{}] * count
+    assert build_env_per_server_requiring_free_gpus(servers, gpus(*used), None, settings) == [{}] * count
 
 
 @pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_without_a_choice_servers_take_the_gpus_they_see(
 )
 def test_too_few_free_gpus_are_told(wanted: int, settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        build_gpu_env_per_server(wanted, gpus(0, 70, 0), None, settings)
+        build_env_per_server_requiring_free_gpus(wanted, gpus(0, 70, 0), None, settings)

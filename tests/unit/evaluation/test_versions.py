@@ -18,7 +18,7 @@ KNOWN = {
     "extraction": (
         sandbox_client.EXTRACTION_VERSION,
         (
-            rewards.extract_longest_code_or_empty,
+            rewards.extract_longest_code_block_or_bare_code,
             rewards._CODE_BLOCK,
             rewards._CODE_LINE,
         ),
@@ -34,7 +34,7 @@ KNOWN = {
             sandbox_client.parse_score_reply,
             sandbox_client.parse_last_stdout_json_or_empty,
             SCORE_PROGRAM,
-            SandboxClient.grade,
+            SandboxClient.grade_until_first_failure,
             SandboxClient._check_functions,
             SandboxClient._run,
             suites._parse_humaneval,
@@ -48,8 +48,8 @@ KNOWN = {
     ),
 }
 DIGESTS = {
-    ("extraction", 1): "ee8629b1f917f971",
-    ("scoring", 1): "be9f7ccdcb3676ae",
+    ("extraction", 1): "da9aeb43ecf3901b",
+    ("scoring", 1): "5111ef9032eb9916",
     ("sandbox", 3): "38b653a13b24fad0",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

@@ -19,7 +19,7 @@ from rlbox.fixes.conditions import check_package_requirement, evaluate_fix, map_
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import render_fix_check_manifest_json, render_fixes_or_raise_refusal, select_applicable_fixes
 from rlbox.image.plan import build_container_defaults, build_image_labels
-from rlbox.target.lock import LockedPythonLayer
+from rlbox.target.lock import LockedPackageGroup
 from rlbox.target.target import Target, load_target
 
 CASES = load_cases("fixes", "test_fixes")
@@ -93,7 +93,7 @@ def test_every_fact_against_a_fix_is_told(folder: Folder) -> None:
 def test_versions_come_from_the_spec_and_then_from_the_lock(folder: Folder) -> None:
     spec = target(folder, STACK)
     rows = tuple(replace(PACKAGE, name=name, version="9.0") for name in ("vllm", "ray", "Flash_Attn"))
-    lock = replace(fitting_lock(spec, ()), groups=(LockedPythonLayer(name="engine", packages=rows),))
+    lock = replace(fitting_lock(spec, ()), groups=(LockedPackageGroup(name="engine", packages=rows),))
     assert map_packages_to_version_or_empty(spec, lock) == {
         "verl": "", "my-verl": "", "six": "1.16.0", "vllm": "0.12.0", "ray": "9.0", "flash-attn": "9.0",
     }  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_wrong_fix_file_is_named(folder: Folder, text: str, message: str) -> N
 
 def test_the_patterns_of_every_shipped_fix_fit_their_examples() -> None:
     """Commands do not check them again."""
-    for name, path in SHIPPED.fix_files().items():
+    for name, path in SHIPPED.own_pack_and_shipped_fix_files().items():
         validate_spec(Fix, {**parse_toml(path.read_text("utf-8"), path.name), "id": name}, path.name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.files import FileSnapshot, check_file_rule
+from rlbox.gate.files import FilesSnapshot, check_file_rule
 from rlbox.job.gate import FileRule
 
 AS_IT_WAS = "is as it was before the stage, which has not written it"
@@ -17,7 +17,7 @@ AS_IT_WAS = "is as it was before the stage, which has not written it"
 def problem(path: Path | str, work: Callable[[], object]) -> str:
     """Return what a rule that asks for a new file says after `work`."""
     rule = FileRule(path=str(path), min_bytes=1, newer=True)
-    before = FileSnapshot([rule.path])
+    before = FilesSnapshot([rule.path])
     work()
     return check_file_rule(rule, lambda: None, earlier=before).problem
 

@@ -102,7 +102,7 @@ def test_forbidden_lines_break_at_once_and_stay_broken() -> None:
     gate = GateChecker(stage(forbid=(forbid_rule("nan"),)))
     gate.feed("stage", b"ok\nloss nan\nloss nan again\n")
     assert [(b.line.number, b.line.text) for b in gate.events.forbidden] == [(2, "loss nan")]
-    gate.decide_waiting_rules()
+    gate.decide_waiting_rules_except_caller_decided()
     assert states(gate, "forbid") == [("broken", "loss nan", 2)]
 
 

@@ -41,7 +41,7 @@ def test_a_lane_that_goes_on_is_noted(mark: str, step: str) -> None:
     assert (gate.events.warnings, states(gate, "forbid")[0][0]) == ([], "waiting")
     assert feed(gate, *lines[2:]) == []
     gate.close_logs_and_decide_undecided_lines()
-    gate.decide_waiting_rules()
+    gate.decide_waiting_rules_except_caller_decided()
     assert [noted.line.number for noted in gate.events.warnings] == [3]
     ((state, seen, count),) = states(gate, "forbid")
     assert (state, count) == ("held", 1)

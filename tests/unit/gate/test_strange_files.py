@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.gate.files import FileSnapshot, check_file_rule, expand_shell_glob
+from rlbox.gate.files import FilesSnapshot, check_file_rule, expand_shell_glob
 from rlbox.gate.metric import parse_logged_number
 from rlbox.job.gate import FileRule
 from rlbox.system.tail import BLOCK, FileFollower
@@ -65,7 +65,7 @@ def test_folders_that_lead_nowhere(tmp_path: Path, make: Callable[[Path], object
     folder = tmp_path / "out"
     (folder / "deep").mkdir(parents=True)
     make(folder)
-    before = FileSnapshot([str(folder / "**/x")])
+    before = FilesSnapshot([str(folder / "**/x")])
     assert problem(rule(folder / "**/x")) == "no files fit, at least 1 are due"
     assert problem(rule(folder)) == "the folder holds no file"
     (folder / "deep/x").write_text("x")

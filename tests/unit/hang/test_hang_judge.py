@@ -189,14 +189,14 @@ def test_a_progress_bar_that_goes_on_is_life_and_one_that_stands_is_not() -> Non
     stage = Stage(silence_s=60.0, stated=True)
     for second in range(300):
         stage.now_s += 1
-        stage.judge.feed_partial_line(
+        stage.judge.feed_partial_line_and_get_phase_start(
             f"Map:  {second // 3}%|###  | {second}/300 [00:{second % 60:02d}<00:10, 1.00 examples/s]", stage.now_s
         )
         assert stage.judge.find_hang(stage.now_s) is None
     assert stage.judge.phase.name == "data"
     for second in range(63):
         stage.now_s += 1
-        stage.judge.feed_partial_line(
+        stage.judge.feed_partial_line_and_get_phase_start(
             f"Map:  99%|#####| 299/300 [05:{second % 60:02d}<00:10, 1.00 examples/s]", stage.now_s
         )
     assert stage.judge.find_hang(stage.now_s)
@@ -206,7 +206,7 @@ def test_a_spinner_is_no_life() -> None:
     stage = Stage(silence_s=60.0)
     for second in range(70):
         stage.now_s += 1
-        stage.judge.feed_partial_line(f"{'⠋⠙⠹⠸'[second % 4]} waiting for the server", stage.now_s)
+        stage.judge.feed_partial_line_and_get_phase_start(f"{'⠋⠙⠹⠸'[second % 4]} waiting for the server", stage.now_s)
     assert stage.judge.find_hang(stage.now_s)
 
 

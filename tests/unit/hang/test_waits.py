@@ -9,9 +9,9 @@ from rlbox.hang.waits import (
     PythonFrame,
     ThreadWait,
     WaitKind,
-    describe_prime_suspect_wait,
+    describe_prime_suspect_wait_or_empty,
     describe_wait,
-    get_syscall_name,
+    get_syscall_name_or_number,
     sort_by_suspicion,
 )
 
@@ -57,9 +57,9 @@ def test_who_holds_what_others_wait_for_comes_first_with_one_who_waits() -> None
     waiting = wait(5, "lock", "waits for a flock lock on /data/x, held by pid 7 (python)", holder=7)
     ordered = sort_by_suspicion([waiting, holder])
     assert [process.pid for process in ordered] == [7, 5]
-    told = describe_prime_suspect_wait(ordered)
+    told = describe_prime_suspect_wait_or_empty(ordered)
     assert told == "pid 7 (python) sleeps; pid 5 (python) waits for a flock lock on /data/x, held by pid 7 (python)"
-    assert describe_prime_suspect_wait([]) == ""
+    assert describe_prime_suspect_wait_or_empty([]) == ""
 
 
 def test_a_server_that_waits_for_clients_is_not_the_odd_one() -> None:
@@ -84,6 +84,11 @@ def test_a_main_thread_that_waits_for_another_says_what_that_one_does() -> None:
 
 
 def test_calls_have_their_kernels_numbers() -> None:
-    assert [get_syscall_name("x86_64", n) for n in (0, 45, 73, 202)] == ["read", "recvfrom", "flock", "futex"]
-    assert [get_syscall_name("aarch64", n) for n in (63, 207, 32, 98)] == ["read", "recvfrom", "flock", "futex"]
-    assert get_syscall_name("riscv64", 63) == "call 63"
+    assert [get_syscall_name_or_number("x86_64", n) for n in (0, 45, 73, 202)] == ["read", "recvfrom", "flock", "futex"]
+    assert [get_syscall_name_or_number("aarch64", n) for n in (63, 207, 32, 98)] == [
+        "read",
+        "recvfrom",
+        "flock",
+        "futex",
+    ]
+    assert get_syscall_name_or_number("riscv64", 63) == "call 63"

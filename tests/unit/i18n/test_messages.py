@@ -18,14 +18,23 @@ from rich.cells import cell_len
 from rlbox.cli.help import wrap_text_by_cell_width
 from rlbox.cli.root import root, run_root
 from rlbox.errors import SpecError
-from rlbox.i18n import EnglishMessage, _, detect_language, join, ngettext, parse_po, set_language, translate
+from rlbox.i18n import (
+    EnglishMessage,
+    _,
+    detect_language,
+    join,
+    ngettext,
+    parse_po,
+    read_translations_and_set_language,
+    translate,
+)
 from rlbox.i18n import _current as current
 
 
 @pytest.fixture(autouse=True)
 def chinese(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("RLBOX_LANG", "zh")
-    set_language("zh")
+    read_translations_and_set_language("zh")
     current.translations = {
         "no target {name}": "没有 target {name}",
         "{what} is {state:.1f}": "{what} 为 {state:.1f}",
@@ -33,7 +42,7 @@ def chinese(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "{count} files": "{count} 个文件",
     }
     yield
-    set_language("en")
+    read_translations_and_set_language("en")
 
 
 def test_a_message_is_english_and_is_translated() -> None:
@@ -102,7 +111,7 @@ def test_lines_break_by_what_letters_are_wide() -> None:
 
 
 def test_help_is_translated() -> None:
-    set_language("zh")
+    read_translations_and_set_language("zh")
     help_text = CliRunner().invoke(root, ["run", "--help"], prog_name="rlbox").output
     assert "Take RUN up again" not in help_text
     assert "--resume RUN" in help_text

@@ -14,8 +14,8 @@ from rlbox.image.compile import list_different_files, parse_gpu_archs, require_w
 from rlbox.image.compile_env import (
     choose_job_count,
     create_wheel_build_error_from_log,
-    parse_build_backend_and_path,
-    plan_build_environment,
+    parse_build_backend_or_setuptools_and_path,
+    plan_isolated_build_environment,
 )
 from rlbox.target.compiled import Compile
 from rlbox.target.lock import RECIPE_VERSION
@@ -59,7 +59,7 @@ def test_jobs_by_memory_and_cores(
 
 
 def test_the_environment_of_a_build() -> None:
-    env = plan_build_environment(
+    env = plan_isolated_build_environment(
         spec(), entry(env={"MAX_JOBS": "9", "TORCH_CUDA_ARCH_LIST": "8.0+PTX", "PATH": "/evil"}), 3
     )
     assert env["MAX_JOBS"] == env["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
@@ -67,27 +67,32 @@ def test_the_environment_of_a_build() -> None:
     assert env["FLASH_ATTN_CUDA_ARCHS"] == "80"
     assert env["CUDA_HOME"] == "/mnt/rlbox/site/nvidia/cu13"
     assert env["PATH"].startswith("/mnt/rlbox/bin:/mnt/rlbox/site/bin:/mnt/rlbox/site/nvidia/cu13/bin:")
-    assert "CUDA_HOME" not in plan_build_environment(spec(), entry(cuda=""), 1)
+    assert "CUDA_HOME" not in plan_isolated_build_environment(spec(), entry(cuda=""), 1)
 
 
 def test_headers_and_libraries_of_cuda_wheels_are_found() -> None:
-    env = plan_build_environment(spec(), entry(), 1, ["cudnn", "nccl"])
+    env = plan_isolated_build_environment(spec(), entry(), 1, ["cudnn", "nccl"])
     assert env["CPATH"] == "/mnt/rlbox/site/nvidia/cudnn/include:/mnt/rlbox/site/nvidia/nccl/include"
     assert env["LIBRARY_PATH"] == "/mnt/rlbox/site/nvidia/cudnn/lib:/mnt/rlbox/site/nvidia/nccl/lib"
-    assert plan_build_environment(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
-    assert "CPATH" not in plan_build_environment(spec(), entry(), 1)
+    assert plan_isolated_build_environment(spec(), entry(env={"CPATH": "/mine"}), 1, ["cudnn"])["CPATH"] == "/mine"
+    assert "CPATH" not in plan_isolated_build_environment(spec(), entry(), 1)
 
 
 def test_the_backend_of_a_source() -> None:
-    assert parse_build_backend_and_path({}) == ("setuptools.build_meta:__legacy__", ())
-    assert parse_build_backend_and_path({"build-system": {"requires": []}}) == ("setuptools.build_meta:__legacy__", ())
-    assert parse_build_backend_and_path({"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}) == (
+    assert parse_build_backend_or_setuptools_and_path({}) == ("setuptools.build_meta:__legacy__", ())
+    assert parse_build_backend_or_setuptools_and_path({"build-system": {"requires": []}}) == (
+        "setuptools.build_meta:__legacy__",
+        (),
+    )
+    assert parse_build_backend_or_setuptools_and_path(
+        {"build-system": {"build-backend": "a.b:c", "backend-path": ["x"]}}
+    ) == (
         "a.b:c",
         ("x",),
     )
     for wrong in ({"build-system": 1}, {"build-system": {"build-backend": 1}}, {"build-system": {"backend-path": [1]}}):
         with pytest.raises(SpecError):
-            parse_build_backend_and_path(wrong)
+            parse_build_backend_or_setuptools_and_path(wrong)
 
 
 def test_programs_that_change_change_recipes() -> None:

@@ -8,7 +8,11 @@ import pytest
 from fakes import CHECKOUT, Folder, fitting_lock, load_cases
 
 from rlbox.app import list_rlbox_base_requirements
-from rlbox.artifacts.python_lock import UpgradeRequest, list_kept_versions_by_purpose, plan_resolver_inputs
+from rlbox.artifacts.python_lock import (
+    UpgradeRequest,
+    list_kept_versions_by_purpose,
+    plan_stack_runtime_and_build_inputs,
+)
 from rlbox.artifacts.relock import (
     copy_matching_compiled_wheels,
     derive_bootstrapped_compiler_base,
@@ -20,8 +24,8 @@ from rlbox.artifacts.relock import (
 from rlbox.errors import SpecError
 from rlbox.target.artifact import (
     list_all_artifacts_with_repeats,
+    list_artifacts_without_compile_inputs,
     list_compile_inputs,
-    list_install_artifacts,
 )
 from rlbox.target.compiled import make_arch_build_env
 from rlbox.target.lock import (
@@ -190,7 +194,9 @@ def test_a_lock_with_compiled_wheels(folder: Folder) -> None:
 def test_what_is_fetched_and_from_where(folder: Folder) -> None:
     """The wheel is a file of the lock that no source has; what it is made from is fetched by `rlbox compile` alone."""
     lock, row = locked(target(folder))
-    kinds = {one.name: one.kind for one in list_install_artifacts(lock.with_compiled_wheel(row, wheel(row)))}
+    kinds = {
+        one.name: one.kind for one in list_artifacts_without_compile_inputs(lock.with_compiled_wheel(row, wheel(row)))
+    }
     assert kinds["flash-attn"] == "compiled"
     assert "torch" not in kinds
     inputs = list_compile_inputs(lock, row)
@@ -210,7 +216,7 @@ def test_a_lock_names_all_that_it_takes_to_compile(folder: Folder) -> None:
     assert map_groups_to_file_sizes(lock)["compile"] == [9, 9, 9]
     plain = replace(lock, toolchain=(), compiled=())
     assert "compile" not in map_groups_to_file_sizes(plain)
-    assert list_all_artifacts_with_repeats(plain) == list_install_artifacts(plain)
+    assert list_all_artifacts_with_repeats(plain) == list_artifacts_without_compile_inputs(plain)
 
 
 def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
@@ -225,7 +231,7 @@ def test_a_relock_keeps_a_wheel_of_the_same_recipe(folder: Folder) -> None:
 
 def test_what_uv_is_asked(folder: Folder) -> None:
     spec = target(folder)
-    (stack, *_) = plan_resolver_inputs(spec, (), {})
+    (stack, *_) = plan_stack_runtime_and_build_inputs(spec, (), {})
     assert stack.files["excluded.txt"] == "flash-attn ; python_version < '0'\n"
     entry = spec.compile_entries[0][1]
     source = plan_inputs_to_find_sdist(entry)

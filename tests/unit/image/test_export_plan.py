@@ -110,16 +110,22 @@ def test_a_disk_without_a_place_must_be_named() -> None:
         creates_disk_dir=False,
         needed_disk_gib=0,
     )
-    text = render_compose(target, limits, SHIPPED.template_dirs())
+    text = render_compose(target, limits, SHIPPED.list_existing_template_dirs_except_packs())
     assert 'source: "${RLBOX_DATA:?' in text
-    dollar = render_compose(target, replace(limits, disk_host_dir='/a$b"c'), SHIPPED.template_dirs())
+    dollar = render_compose(
+        target, replace(limits, disk_host_dir='/a$b"c'), SHIPPED.list_existing_template_dirs_except_packs()
+    )
     (line,) = [line.strip() for line in dollar.splitlines() if "source:" in line]
     assert json.loads(line.partition(" ")[2]) == '${RLBOX_DATA:-/a$$b"c}'
 
 
 def test_only_places_with_docker_have_a_committed_file() -> None:
     found = {path.parent.name for path in CHECKOUT.glob("images/*/compose.yaml")}
-    own = {name for name in SHIPPED.target_files() if not load_target(SHIPPED, name).target.hardware.platform}
+    own = {
+        name
+        for name in SHIPPED.own_pack_and_shipped_target_files()
+        if not load_target(SHIPPED, name).target.hardware.platform
+    }
     assert found == own != set()
 
 

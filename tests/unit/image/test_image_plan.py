@@ -15,7 +15,7 @@ from rlbox.image.plan import (
     map_git_http_names_to_context_paths,
     plan_image_without_tag,
 )
-from rlbox.target.lock import GitTree, HttpFile, LockedPythonLayer, Package, make_locked_patch
+from rlbox.target.lock import GitTree, HttpFile, LockedPackageGroup, Package, make_locked_patch
 from rlbox.target.target import Target, load_target
 
 TEMPLATES = [CHECKOUT / "templates"]
@@ -61,8 +61,8 @@ def test_a_large_wheel_has_a_layer_and_a_stage_apart(folder: Folder) -> None:
         name="torch", version="2.13.0+cpu", file="t.whl", sha256="e" * 64, size=200 << 20, source="torch-wheels/cpu"
     )
     groups = (
-        LockedPythonLayer(name="tools", packages=(PACKAGE,)),
-        LockedPythonLayer(name="torch", packages=(torch, UV)),
+        LockedPackageGroup(name="tools", packages=(PACKAGE,)),
+        LockedPackageGroup(name="torch", packages=(torch, UV)),
     )
     plan = plan_image_without_tag(target, replace(fitting_lock(target, ()), groups=groups), (), TEMPLATES)
     assert plan.layers == ("tools", "torch.torch", "torch")
@@ -139,9 +139,9 @@ def test_labels_name_no_machine_and_no_mirror(folder: Folder) -> None:
         f"{oci}.description": "Image of the rlbox target mine, built from a lock file",
         f"{oci}.documentation": get_main_docs_url("images"),
         f"{oci}.title": "smallest target",
-        f"{oci}.version": lock.checksum()[:12],
+        f"{oci}.version": lock.compute_json_sha256()[:12],
         "rlbox.fixes": "",
-        "rlbox.lock": lock.checksum(),
+        "rlbox.lock": lock.compute_json_sha256(),
         "rlbox.patches": "",
         "rlbox.spec": compute_image_spec_checksum(target),
         "rlbox.target": "mine",
@@ -165,7 +165,7 @@ def test_templates_of_the_project_come_first(folder: Folder) -> None:
     folder.write("templates/base.j2", "FROM rlbox.os AS rlbox.tools\n")
     folder.target("mine")
     target = load_target(folder.project, "mine").target
-    plan = plan_image_without_tag(target, None, (), folder.project.template_dirs())
+    plan = plan_image_without_tag(target, None, (), folder.project.list_existing_template_dirs_except_packs())
     assert plan.rendered_files["Dockerfile.base"].endswith("\n\nFROM rlbox.os AS rlbox.tools\n")
     assert "\nFROM rlbox.os AS rlbox.tools\n\n# ---- the stack" in plan.rendered_files["images/mine/Dockerfile"]
 

@@ -16,7 +16,7 @@ from rlbox.image.plan import (
     plan_python_layers,
 )
 from rlbox.image.show import list_image_layers_bottom_up
-from rlbox.target.lock import Lock, LockedPythonLayer, Package
+from rlbox.target.lock import Lock, LockedPackageGroup, Package
 from rlbox.target.target import Target, load_target
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def package(name: str, size: int = 1, source: str = "python") -> Package:
 
 
 def lock(mine: Target, **groups: tuple[Package, ...]) -> Lock:
-    found = tuple(LockedPythonLayer(name=name, packages=packages) for name, packages in groups.items())
+    found = tuple(LockedPackageGroup(name=name, packages=packages) for name, packages in groups.items())
     return replace(fitting_lock(mine, ()), groups=found)
 
 

@@ -16,9 +16,9 @@ from rlbox.image.context import compute_build_digest, list_hashed_context_entrie
 from rlbox.image.names import (
     find_recorded_project_dir_or_empty,
     format_rlbox_image_tag,
+    get_or_make_project_name,
     make_hashed_project_name,
     parse_image_tag_or_empty,
-    project_name,
     try_record_project_dir,
     validate_project_name,
 )
@@ -38,7 +38,7 @@ def project(path: Path, *folders: str) -> Project:
 
 def test_two_checkouts_of_one_project_have_two_names(tmp_path: Path) -> None:
     one, other = project(tmp_path / "a/work", "images"), project(tmp_path / "b/work", "images")
-    names = {project_name(one), project_name(other)}
+    names = {get_or_make_project_name(one), get_or_make_project_name(other)}
     assert len(names) == 2
     assert all(name.startswith("work-") for name in names)
 
@@ -46,28 +46,28 @@ def test_two_checkouts_of_one_project_have_two_names(tmp_path: Path) -> None:
 def test_a_link_to_a_project_is_the_project(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "templates")
     (tmp_path / "link").symlink_to("work")
-    assert project_name(Project(folder=tmp_path / "link")) == project_name(there)
+    assert get_or_make_project_name(Project(folder=tmp_path / "link")) == get_or_make_project_name(there)
 
 
 def test_folders_without_specs_share_the_users_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = project(tmp_path / "a", "jobs"), project(tmp_path / "b")
-    assert project_name(one) == project_name(other)
+    assert get_or_make_project_name(one) == get_or_make_project_name(other)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
-    assert project_name(one).startswith("4321-")
+    assert get_or_make_project_name(one).startswith("4321-")
 
 
 def test_users_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlbox.image.names.get_user_name_or_uid", lambda: "ann")
-    mine = project_name(project(tmp_path))
+    mine = get_or_make_project_name(project(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: 4321)
-    assert project_name(project(tmp_path)) != mine
+    assert get_or_make_project_name(project(tmp_path)) != mine
 
 
 def test_machines_that_share_an_engine_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = project(tmp_path, "images")
-    here = project_name(there)
+    here = get_or_make_project_name(there)
     monkeypatch.setattr("rlbox.image.names._machine", lambda: "another")
-    assert project_name(there) != here
+    assert get_or_make_project_name(there) != here
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "a.b", "a:b", "a/b", "é", "x" * 101])
@@ -104,6 +104,6 @@ def test_no_image_depends_on_the_name(folder: Folder, monkeypatch: pytest.Monkey
 
 def test_where_a_project_is_is_remembered(tmp_path: Path) -> None:
     there = project(tmp_path / "work", "images")
-    assert find_recorded_project_dir_or_empty(project_name(there)) == ""
+    assert find_recorded_project_dir_or_empty(get_or_make_project_name(there)) == ""
     try_record_project_dir(there)
-    assert find_recorded_project_dir_or_empty(project_name(there)) == str(tmp_path / "work")
+    assert find_recorded_project_dir_or_empty(get_or_make_project_name(there)) == str(tmp_path / "work")

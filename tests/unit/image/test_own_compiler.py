@@ -45,7 +45,7 @@ def test_what_this_machine_lacks_to_compile(
     target = load_target_with_fix_apt_packages(Project(folder=CHECKOUT), "a800-cn").target
     monkeypatch.setattr(Path, "exists", lambda path: path.name in there)
     with pytest.raises(MachineError) as refused:
-        rooms.unpack_rootfs_or_use_host(target, WHOLE, ObjectStore(tmp_path))
+        rooms.ensure_rootfs_unpacked_or_use_host(target, WHOLE, ObjectStore(tmp_path))
     assert refused.value.next_step == next_step
 
 

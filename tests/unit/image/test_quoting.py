@@ -177,4 +177,4 @@ into = "/opt/$(x);y"
 def test_a_name_that_a_template_does_not_get_is_an_error(folder: Folder) -> None:
     folder.write("templates/x.j2", "{{ nothing }}")
     with pytest.raises(Exception, match="'nothing' is undefined"):
-        render_template(folder.project.template_dirs(), "x.j2", {})
+        render_template(folder.project.list_existing_template_dirs_except_packs(), "x.j2", {})

@@ -88,7 +88,7 @@ def test_parameters_that_cannot_be(job: Job, profile: str, settings: dict[str, s
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("name", Project(folder=CHECKOUT).job_files())
+@pytest.mark.parametrize("name", Project(folder=CHECKOUT).own_pack_and_shipped_job_files())
 def test_shipped_jobs_can_be_planned(name: str) -> None:
     job = load_job(Project(folder=CHECKOUT), name)
     for profile in ("", *job.profiles):

@@ -46,7 +46,7 @@ def test_a_row_has_step_time_and_stage_and_other_files_have_none(tmp_path: Path)
     (tmp_path / "rollouts.jsonl").write_text('{"step": 1, "prompt": "x", "data": {"reward": 1.0}}\n')
     unpack_curves(tmp_path / "attempt-1")
     [found] = MetricFilesReader(tmp_path).read_new_rows()
-    assert str(found.row)[10:] == "step=3, unix_s=1800000000.0, values={'reward.mean': 1.0, 'loss': nan}, stage='sft')"
+    assert str(found.row)[12:] == "step=3, unix_s=1800000000.0, values={'reward.mean': 1.0, 'loss': nan}, stage='sft')"
 
 
 def test_a_common_name_has_the_key_of_each_trainer() -> None:

@@ -24,7 +24,7 @@ def test_every_fact_has_a_source() -> None:
 @pytest.mark.parametrize("fact", FACTS.values(), ids=FACTS)
 def test_a_fact_can_hold_and_can_be_broken(fact: CompatFact) -> None:
     """Some versions fit it while its conditions hold, and some do not: a fact that forbids nothing is dead."""
-    named = {condition.name for condition in fact.conditions()}
+    named = {condition.name for condition in fact.when_and_alternative_conditions()}
     domains = {name: ("", *TABLE.versions[name], "0.1", "999") for name in named}
     under = {
         name: tuple(v for v in versions if all(c.holds(v) for c in fact.when if c.name == name))
@@ -63,7 +63,7 @@ def test_conditions(text: str, version: str, holds: bool) -> None:
 def test_the_table_is_well_formed() -> None:
     ids = [fact.id for fact in TABLE.facts]
     assert sorted(one for one in set(ids) if ids.count(one) > 1) == []
-    named = {condition.name for fact in TABLE.facts for condition in fact.conditions()}
+    named = {condition.name for fact in TABLE.facts for condition in fact.when_and_alternative_conditions()}
     assert sorted(named - set(TABLE.versions)) == []
     assert [row["id"] for row in load_toml(COMPAT)["fact"] if ("any" in row) == ("needs" in row)] == []
     # the solver keeps one condition of `when` for each name

@@ -23,7 +23,7 @@ from rlbox.planner.stack_check import (
 )
 from rlbox.planner.stack_facts import build_stack_problem, load_compat_table
 from rlbox.planner.stack_solver import CompatFact, Condition, solve
-from rlbox.target.lock import Lock, LockedPythonLayer, Package, load_lock
+from rlbox.target.lock import Lock, LockedPackageGroup, Package, load_lock
 from rlbox.target.target import DEFAULTS, Target, load_target
 
 CASES = load_cases("planner", "test_solve_stack")
@@ -191,7 +191,7 @@ def test_a_torch_for_the_cpu_is_no_torch_for_a_gpu() -> None:
     assert not verdict("torch==2.13.0", channel="cpu", hardware=GPU_A800).is_consistent
 
 
-@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).target_files()))
+@pytest.mark.parametrize("name", sorted(Project(folder=CHECKOUT).own_pack_and_shipped_target_files()))
 def test_the_shipped_targets_fit_with_their_locks(name: str) -> None:
     project = Project(folder=CHECKOUT)
     spec, lock = load_target(project, name).target, load_lock(project.own_or_shipped_lock_file(name))
@@ -249,10 +249,10 @@ def test_the_wheels_of_a_compiler_are_five() -> None:
     spec = target("torch==2.11.0", "nvidia-cuda-nvcc==13.0.88", hardware=GPU_A800)
     torch = Package(name="torch", version="2.11.0", file="t.whl", sha256="0" * 64, size=1)
     nvcc = Package(name="nvidia-cuda-nvcc", version="13.0.88", file="n.whl", sha256="1" * 64, size=1)
-    rows = (LockedPythonLayer(name="s", packages=(torch, nvcc)),)
+    rows = (LockedPackageGroup(name="s", packages=(torch, nvcc)),)
     lock = Lock(
         target="t", spec="", python="3.11", platform="", base="debian:bookworm", groups=rows,
-        runtime=LockedPythonLayer(name="runtime", packages=()),
+        runtime=LockedPackageGroup(name="runtime", packages=()),
     )  # fmt: skip
     found = solve_or_find_conflict(build_stack_problem(TABLE, spec, lock))
     assert {rule.id for rule in found.conflicting_facts} == {"nvcc-wheels-13-0"}

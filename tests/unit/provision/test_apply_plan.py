@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from rlbox.provision.desired import (
     DesiredState,
-    FileToInstall,
+    FileOrLinkToInstall,
     GitOrHttpArtifact,
     merge_env_file_joining_paths,
     restore_original_env_file_lines,
@@ -28,9 +28,9 @@ from rlbox.provision.plan import (
     plan_apply_skipping_conflicts,
 )
 
-HOOK = FileToInstall(path="/opt/rlbox/hooks/05-a.sh", fix_id_or_rlbox="a", text="hook\n")
-LINK = FileToInstall(path="/usr/bin/ray", fix_id_or_rlbox="ray-not-on-path", link_target="/opt/venv/bin/ray")
-ENVIRONMENT = FileToInstall(
+HOOK = FileOrLinkToInstall(path="/opt/rlbox/hooks/05-a.sh", fix_id_or_rlbox="a", text="hook\n")
+LINK = FileOrLinkToInstall(path="/usr/bin/ray", fix_id_or_rlbox="ray-not-on-path", link_target="/opt/venv/bin/ray")
+ENVIRONMENT = FileOrLinkToInstall(
     path="/etc/environment",
     fix_id_or_rlbox="path",
     text='PATH="/opt/venv/bin:/bin"\n',
@@ -125,7 +125,7 @@ def test_other_patches_make_the_environment_anew() -> None:
 
 
 def test_what_lies_in_an_environment_that_goes_is_laid_again() -> None:
-    conf = FileToInstall(path="/opt/venv/pip.conf", fix_id_or_rlbox="constraints", text="conf\n")
+    conf = FileOrLinkToInstall(path="/opt/venv/pip.conf", fix_id_or_rlbox="constraints", text="conf\n")
     desired = replace(WANTED, files=(conf,))
     facts = at_lock(paths={conf.path: file("conf\n")}, record=None, is_incomplete_venv=True, venv_fingerprint="")
     assert kinds(facts, desired) == [("environment", "/opt/venv"), ("file", conf.path)]

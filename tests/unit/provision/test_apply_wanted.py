@@ -14,7 +14,7 @@ from rlbox.fixes.catalogue import load_target_with_fix_apt_packages
 from rlbox.fixes.conditions import map_packages_to_version_or_empty
 from rlbox.fixes.render import RenderedFixes, render_fixes_or_raise_refusal
 from rlbox.image.plan import build_container_defaults, container_limits_and_disk_json, load_image_plan
-from rlbox.provision.desired import DesiredState, plan_desired_state, replace_mount_path
+from rlbox.provision.desired import DesiredState, plan_desired_state, replace_mount_path_in_disk_and_env
 from rlbox.provision.layout import Layout
 from rlbox.target.lock import load_lock
 from rlbox.target.target import Target
@@ -29,7 +29,7 @@ def planned(
     project = Project(folder=CHECKOUT)
     loaded, lock = load_target_with_fix_apt_packages(project, name), load_lock(project.own_or_shipped_lock_file(name))
     assert lock
-    target = replace_mount_path(loaded.target, layout.data_dir)
+    target = replace_mount_path_in_disk_and_env(loaded.target, layout.data_dir)
     baked = render_fixes_or_raise_refusal(loaded.all_fixes, target, map_packages_to_version_or_empty(target, lock))
     image = load_image_plan(project, name)
     return plan_desired_state(target, lock, baked, image, layout, {}, "/usr/bin/python3", absent), target, baked
@@ -95,6 +95,6 @@ def test_the_data_disk_is_where_the_machine_has_it() -> None:
     project = Project(folder=CHECKOUT)
     target = load_target_with_fix_apt_packages(project, "local").target
     env = {"HF_HOME": "/data/hf", "OTHER": "/mnt/data/x:/data", "NEAR": "/database"}
-    moved = replace_mount_path(target.model_copy(update={"env": env}), "/disk")
+    moved = replace_mount_path_in_disk_and_env(target.model_copy(update={"env": env}), "/disk")
     assert moved.disk.mount == "/disk"
     assert moved.env == {"HF_HOME": "/disk/hf", "OTHER": "/mnt/data/x:/disk", "NEAR": "/database"}

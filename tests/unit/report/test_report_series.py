@@ -10,7 +10,7 @@ from fakes import CHECKOUT
 
 from rlbox.config.toml_files import load_toml
 from rlbox.logs import progress as log_metrics
-from rlbox.logs.progress import sample_log_progress
+from rlbox.logs.progress import read_log_progress
 from rlbox.record.resources import GpuSample, ProcessGroupSample, ResourceSample
 from rlbox.report.plots import draw_resource_plots, thin_points_to_extremes
 
@@ -45,17 +45,17 @@ def test_lines_of_a_log_have_their_times(tmp_path: Path) -> None:
     log = tmp_path / "stage.log"
     log.write_bytes(b"hello\nstep 1 loss 0.5\nstep 2 loss 0.4\n")
     (tmp_path / "stage.log.times").write_bytes(b"0 1000\n6 2000\ntorn\n22 4500\n5 9\n")
-    assert [(at, found.step) for at, found in sample_log_progress(log)] == [(2.0, 1), (4.5, 2)]
+    assert [(at, found.step) for at, found in read_log_progress(log)] == [(2.0, 1), (4.5, 2)]
     (tmp_path / "stage.log.times").unlink()
-    assert [at for at, _ in sample_log_progress(log)] == [None, None]
-    assert list(sample_log_progress(tmp_path / "missing.log")) == []
+    assert [at for at, _ in read_log_progress(log)] == [None, None]
+    assert list(read_log_progress(tmp_path / "missing.log")) == []
 
 
 def test_a_log_that_is_too_long_is_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "stage.log"
     log.write_bytes(b"".join(b"step %d loss 0.5\n" % n for n in range(100_000)))
     monkeypatch.setattr(log_metrics, "_BLOCK", 2000)
-    steps = [found.step for _, found in sample_log_progress(log)]
+    steps = [found.step for _, found in read_log_progress(log)]
     assert len(steps) < 10_000
     assert steps[0] == 0
     assert steps[-1] == 99_999

@@ -19,7 +19,7 @@ from rlbox.record.run_store import RunStore
 from rlbox.record.state import EVENTS_FILE, RunState, create_run_state, replace_stage, write_run_state
 from rlbox.report.status import write_passed_run_status_markdown
 from rlbox.run.backend import open_container_runtime
-from rlbox.run.launch import reconcile_and_print_result
+from rlbox.run.launch import reconcile_print_and_write_status_page
 from rlbox.secrets.masks import SecretMasker
 
 PROJECT = Project(folder=CHECKOUT)
@@ -70,5 +70,5 @@ def test_a_run_that_passed_leaves_the_page(tmp_path: Path, status: str) -> None:
     code = 0 if status == "passed" else 1
     write_run_state(run_dir, dataclasses.replace(state, state=status, exit_code=code), SecretMasker({}))
     app = App(project=PROJECT)
-    assert reconcile_and_print_result(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
+    assert reconcile_print_and_write_status_page(app, run_store, run_dir, plan, LockOwner(what="a test")) == code
     assert (run_dir / "STATUS.md").is_file() == (status == "passed")

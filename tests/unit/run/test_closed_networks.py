@@ -13,7 +13,7 @@ from rlbox.job.job import load_job
 from rlbox.job.params import resolve_params
 from rlbox.job.plan import RunPlan
 from rlbox.run.backend import RunOptions
-from rlbox.run.exposure import drop_taken_published_ports_adding_notes, plan_exposure_or_refuse
+from rlbox.run.exposure import drop_taken_published_ports_adding_notes, plan_and_print_exposure_or_refuse
 from rlbox.run.inputs import plan_container_run
 
 CASES = load_cases("run", "test_closed_networks")
@@ -41,7 +41,7 @@ NO_BRIDGE = (
 def close(app: App, plan: RunPlan, network: str, *, opened: bool, publish: tuple[str, ...] = ()) -> RunPlan:
     """`close_plan` with the data disk of these tests."""
     options = RunOptions(place="docker", allow_unauthenticated=opened, publish=publish)
-    return plan_exposure_or_refuse(app, plan, network, app.project.folder / "disk", options)
+    return plan_and_print_exposure_or_refuse(app, plan, network, app.project.folder / "disk", options)
 
 
 def planned(folder: Folder, ray: str, more: str = "", job: str = JOB + ON_RAY) -> tuple[App, RunPlan]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlbox.errors import EngineError
-from rlbox.run.docker import PreparedDocker
+from rlbox.run.docker import DockerRunStarter
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
         raise EngineError("cannot connect to Docker")
 
     engine: Any = SimpleNamespace(
-        create_and_start_container=lambda plan, secrets: started.append(plan),
+        create_and_start_container_and_network=lambda plan, secrets: started.append(plan),
         inspect_container=gone,
         is_container_active=lambda name: name == "c",
     )
@@ -35,7 +35,7 @@ def test_an_engine_that_ends_after_the_start_has_begun_the_run(tmp_path: Path, m
         data_dir=tmp_path, save_container_ref_and_plan=lambda ref, plan=None: refs.append(ref)
     )
     image: Any = SimpleNamespace(tag="t", container=None)
-    prepared = PreparedDocker(
+    prepared = DockerRunStarter(
         target="t",
         run_store=run_store,
         image=image,

@@ -20,7 +20,7 @@ from rlbox.record.run_store import RunsNotReconciled, RunStore
 from rlbox.record.state import RunState, StageState, create_run_state, write_run_state
 from rlbox.run.backend import open_container_runtime
 from rlbox.run.data_disk import create_own_lock_owner
-from rlbox.run.launch import _detach, reconcile_and_print_result
+from rlbox.run.launch import _detach, reconcile_print_and_write_status_page
 from rlbox.secrets.masks import SecretMasker
 
 PLAN = RunPlan(
@@ -59,9 +59,9 @@ def test_a_run_that_did_not_pass_never_ends_with_0(tmp_path: Path, changes: dict
     state: RunState = dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), stages=stages, **changes)
     write_run_state(run_dir, state, SecretMasker({}))
     app = App(project=Project(folder=CHECKOUT))
-    assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
+    assert reconcile_print_and_write_status_page(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
     write_run_state(run_dir, dataclasses.replace(state, stages=()), SecretMasker({}))
-    assert reconcile_and_print_result(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
+    assert reconcile_print_and_write_status_page(app, run_store, run_dir, PLAN, LockOwner(what="a test")) == code
 
 
 def test_lock_of_a_busy_command_line_says_whose_it_is_and_since_when(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from rlbox.secrets.masks import SecretMasker
 from rlbox.supervise.evidence import PART_BYTES, NoEvidenceError, collect_texts_within_time
-from rlbox.supervise.failure_report import write_evidence_manifest, write_texts_and_list_problems_after_first
+from rlbox.supervise.failure_report import write_evidence_manifest, write_texts_and_get_errors_by_name
 
 
 def test_what_hangs_or_fails_is_named_and_the_rest_is_there() -> None:
@@ -44,7 +44,7 @@ def test_a_part_that_is_too_long_is_cut_and_says_so() -> None:
 def test_the_manifest_names_what_others_wrote(tmp_path: Path) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/12.txt").write_text("frames")
-    assert write_texts_and_list_problems_after_first(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
+    assert write_texts_and_get_errors_by_name(tmp_path, {"REPORT.md": "page", "empty.txt": ""}) == {}
     write_evidence_manifest(tmp_path, {"gpu.txt": "no driver"}, SecretMasker({}))
     found = json.loads((tmp_path / "manifest.json").read_text())
     assert [(row["name"], row["bytes"]) for row in found["files"]] == [("REPORT.md", 4), ("stacks/12.txt", 6)]
@@ -60,8 +60,8 @@ def test_a_full_disk_keeps_what_came_first(tmp_path: Path, monkeypatch: pytest.M
         written.append(path.name)
 
     monkeypatch.setattr("rlbox.supervise.failure_report.replace_file", write)
-    assert write_texts_and_list_problems_after_first(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
+    assert write_texts_and_get_errors_by_name(tmp_path, {"REPORT.md": "a", "b": "b", "c": "c"}) == dict.fromkeys(
         ("b", "c"), "No space left on device"
     )
     with pytest.raises(OSError, match="No space"):
-        write_texts_and_list_problems_after_first(tmp_path, {"REPORT.md": "a"})
+        write_texts_and_get_errors_by_name(tmp_path, {"REPORT.md": "a"})

@@ -130,7 +130,7 @@ def test_a_line_proves_it_whatever_colours_and_prefixes_it_has(port: int) -> Non
         cutter.feed(b"(APIServer pid=3) \x1b[32mINFO\x1b[0m: Application startup complete.\nmore\n")
     )
     assert (service.has_been_ready, service.readiness_problem) == (True, "")
-    service.stop_probing()
+    service.request_probe_stop()
 
 
 def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_service_that_is_used_is_asked_again(port: int, monkeypatch: pytest.Mo
     assert not service.is_unresponsive
     now[0] += 0.2
     assert service.is_unresponsive
-    service.stop_probing()
+    service.request_probe_stop()
 
 
 def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
@@ -159,7 +159,7 @@ def test_one_that_was_kept_must_prove_it_anew(port: int) -> None:
     service.restart_readiness_probe()
     wait_for(service, "")
     assert service.has_been_ready
-    service.stop_probing()
+    service.request_probe_stop()
 
 
 SPEC: dict[str, Any] = {

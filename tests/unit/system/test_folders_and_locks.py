@@ -17,7 +17,7 @@ from fakes import LIMITS
 
 from rlbox.app import App
 from rlbox.config.project import Project
-from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, resolve_nonsystem_data_dir
+from rlbox.engine.data_disk import ensure_usable_data_dir_creating_default, resolve_data_dir_outside_system_dirs
 from rlbox.errors import LockHeld, MachineError, TimedOut, WorkFailed
 from rlbox.system.command import (
     PIPE,
@@ -120,12 +120,12 @@ def test_the_data_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLBOX_DATA", environ)
     wanted = folder.replace("HOME", os.environ["HOME"]).replace("CWD", str(tmp_path))
-    assert resolve_nonsystem_data_dir(host, chosen) == Path(wanted)
+    assert resolve_data_dir_outside_system_dirs(host, chosen) == Path(wanted)
 
 
 def test_no_data_folder_is_named() -> None:
     with pytest.raises(MachineError) as caught:
-        resolve_nonsystem_data_dir("", None)
+        resolve_data_dir_outside_system_dirs("", None)
     assert str(caught.value) == (
         "no data disk is named\n  where: disk.host\n  next:  give --data DIR, or set RLBOX_DATA or disk.host"
     )
@@ -211,12 +211,12 @@ def test_a_process_that_is_left_to_itself() -> None:
 
 LATE = """
 import os, signal, time
-from rlbox.system.libc import set_parent_death_sigterm
+from rlbox.system.libc import set_parent_death_sigterm_die_if_orphaned
 parent = os.getpid()
 if os.fork() == 0:
     while os.getppid() == parent:
         time.sleep(0.01)
-    set_parent_death_sigterm(parent)
+    set_parent_death_sigterm_die_if_orphaned(parent)
     print("it goes on")
 else:
     os.kill(parent, signal.SIGKILL)

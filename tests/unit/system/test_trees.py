@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbox.system.json_files import iter_tail_lines_or_raise, read_valid_json_from_tail
+from rlbox.system.json_files import iter_tail_lines_or_raise, read_valid_json_from_tail_or_nothing
 from rlbox.system.safe_files import MAX_DEPTH, remove_tree, walk_non_directories
 
 pytestmark = pytest.mark.allow("processes")
@@ -88,4 +88,4 @@ def test_of_a_file_without_end_its_end_is_read(tmp_path: Path) -> None:
     assert list(iter_tail_lines_or_raise(rows, 18)) == [b'{"a": 2}\n', b'{"a": 3}\n']
     assert list(iter_tail_lines_or_raise(rows, 17)) == [b'{"a": 3}\n']
     os.truncate(rows, 1 << 42)
-    assert list(read_valid_json_from_tail(rows, 8 << 20)) == []
+    assert list(read_valid_json_from_tail_or_nothing(rows, 8 << 20)) == []

@@ -20,8 +20,8 @@ from rlbox.target.lock import (
     GitTree,
     HttpFile,
     Lock,
+    LockedPackageGroup,
     LockedPatch,
-    LockedPythonLayer,
     Package,
     compute_lock_spec_checksum,
     explain_lock_fault,
@@ -43,10 +43,10 @@ def test_text_has_one_file_a_line() -> None:
         platform="x86_64-manylinux_2_36",
         base="debian:bookworm",
         debs=(Deb(name="bash", version="1:5", archive="debian", path="pool/b.deb", sha256=C, size=4),),
-        runtime=LockedPythonLayer(
+        runtime=LockedPackageGroup(
             name="runtime", packages=(replace(package, name="uv", file="uv.whl", source="python"),)
         ),
-        groups=(LockedPythonLayer(name="tools", packages=(package,)), LockedPythonLayer(name="none", packages=())),
+        groups=(LockedPackageGroup(name="tools", packages=(package,)), LockedPackageGroup(name="none", packages=())),
         git=(GitTree(name="t", url="u", ref="r", commit="c", tree="e", sha256=B, size=5),),
         http=(HttpFile(name="f", url="u", sha256=B, size=6),),
         patches=(LockedPatch(name="p", sha256=B),),
@@ -88,7 +88,7 @@ def test_text_has_one_file_a_line() -> None:
 }}
 """
     )
-    assert lock.checksum() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
+    assert lock.compute_json_sha256() == hashlib.sha256(lock.to_json_text().encode()).hexdigest()
     assert [package.name for package in lock.list_python_packages()] == ["uv", "six"]
 
 
@@ -117,9 +117,9 @@ LOCKS = st.builds(
     Lock,
     **TEXTS,
     debs=rows(Deb, "version", "archive", "path", size=SIZES),
-    runtime=st.builds(LockedPythonLayer, name=st.just("runtime"), packages=PACKAGES),
-    build=st.builds(LockedPythonLayer, name=st.just("build"), packages=PACKAGES),
-    groups=st.lists(st.builds(LockedPythonLayer, name=WORDS, packages=PACKAGES), max_size=3).map(tuple),
+    runtime=st.builds(LockedPackageGroup, name=st.just("runtime"), packages=PACKAGES),
+    build=st.builds(LockedPackageGroup, name=st.just("build"), packages=PACKAGES),
+    groups=st.lists(st.builds(LockedPackageGroup, name=WORDS, packages=PACKAGES), max_size=3).map(tuple),
     git=rows(GitTree, "url", "ref", "commit", "tree", size=SIZES),
     http=rows(HttpFile, "url", size=SIZES),
     patches=rows(LockedPatch),
@@ -138,7 +138,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock:
 
 def test_shipped_locks_are_written_as_they_are_read() -> None:
     project = Project(folder=CHECKOUT)
-    for name in project.target_files():
+    for name in project.own_pack_and_shipped_target_files():
         path = project.own_or_shipped_lock_file(name)
         if name != "local" and not path.is_file():
             continue  # its stack is locked where it is first built
