@@ -161,7 +161,7 @@ def list_rlbox_base_requirements() -> tuple[str, ...]:
     return tuple(sorted(line for line in requires("rlbox") or () if "extra ==" not in line))
 
 
-def make_project_from_option_env_or_cwd(project_option: str | None) -> Project:
+def make_project_at_option_env_or_cwd(project_option: str | None) -> Project:
     """Return the project of `--project`, `RLBOX_PROJECT`, or the working directory, with the installed packs.
 
     Raises SpecError: The working directory is gone, or a pack is broken.

@@ -27,7 +27,7 @@ from rlbox.config.hub import HubEntry, HubLock, LockedHubFile, LockedHubRepo, is
 from rlbox.config.project import Project
 from rlbox.errors import SpecError, WorkFailed
 from rlbox.i18n import _, join
-from rlbox.secrets.lookup import find_secrets
+from rlbox.secrets.lookup import find_secrets_rejecting_weak
 from rlbox.secrets.url_credentials import mask_url_and_header_credentials
 from rlbox.system.http import (
     RETRYABLE_STATUSES,
@@ -46,7 +46,7 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 def find_hub_token(project: Project) -> Secret | None:
     """Return HF_TOKEN of the environment or the project's `.env`, as for the secrets of a job."""
     folders, names = [project.folder], _TOKENS[:1]
-    secrets = find_secrets(
+    secrets = find_secrets_rejecting_weak(
         (), names, overriding_env_file=None, fallback_env_file_dirs=folders, environ=os.environ, aliases=[_TOKENS]
     )
     return secrets.get(_TOKENS[0])

@@ -9,7 +9,7 @@ import click
 from rlbox.app import App
 from rlbox.cli.options import pass_app_with_shared_options, target_argument
 from rlbox.i18n import _, translate
-from rlbox.image.forms import OnstartScript, load_platform_of_target
+from rlbox.image.forms import OnstartScript, require_platform_of_target
 from rlbox.target.platform import PLATFORM_FILES, Platform, load_platform
 from rlbox.target.target import Target, load_target
 from rlbox.vast.rental import parse_docker_options_to_vast_env, render_target_onstart_unless_fix_refuses
@@ -44,7 +44,7 @@ def print_onstart_script(app: App, name: str, platform_name: str | None, *, prov
       rlbox onstart vast-5090 --platform cloud-init > user-data
     """
     target = load_target(app.project, name).target
-    platform = load_platform(platform_name) if platform_name else load_platform_of_target(target)
+    platform = load_platform(platform_name) if platform_name else require_platform_of_target(target)
     script = render_target_onstart_unless_fix_refuses(app, target, platform, as_provisioning_script=provisioning)
     field = (platform.provisioning if provisioning else None) or platform.script
     data: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from rlbox.app import App, make_project_from_option_env_or_cwd
+from rlbox.app import App, make_project_at_option_env_or_cwd
 from rlbox.cli.failure import DryRunEndedBeforePlanError
 from rlbox.config.project import Project
 from rlbox.engine.address import is_engine_on_unix_socket
@@ -28,7 +28,7 @@ def _complete_by(
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
         del param
         try:  # a shell that completes has no place for an error
-            names = list_names(ctx, make_project_from_option_env_or_cwd(ctx.params.get("project")))
+            names = list_names(ctx, make_project_at_option_env_or_cwd(ctx.params.get("project")))
             return [name for name in names if name.startswith(incomplete)]
         except (RlboxError, OSError):
             return []
@@ -85,7 +85,7 @@ def pass_app_with_shared_options(function: Callable[..., Any]) -> Callable[..., 
     def with_app(
         *args: Any, project: str | None, as_json: bool, verbose: int, quiet: bool, dry_run: bool = False, **rest: Any
     ) -> Any:
-        opened = make_project_from_option_env_or_cwd(project)
+        opened = make_project_at_option_env_or_cwd(project)
         if not opened.folder.is_dir():
             step = _("name another with --project DIR, or in RLBOX_PROJECT")
             missing = not opened.folder.exists()

@@ -30,7 +30,7 @@ from rlbox.record.run_store import (
     RunsNotReconciled,
     RunStore,
     delete_run_dir_and_host_record,
-    format_removals,
+    format_removed_and_kept_runs,
     mark_latest_recent_and_unfinished_runs_kept,
     mark_unfinished_runs_kept,
 )
@@ -260,11 +260,11 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
     ]
     data = {"data": str(run_store.data_dir), "runs": facts, "bytes": freed}
     if app.dry_run:
-        lines = [*format_removals(rows, done=False), _("would free {size}").format(size=size)]
+        lines = [*format_removed_and_kept_runs(rows, done=False), _("would free {size}").format(size=size)]
         would = ngettext("remove {count} run", "remove {count} runs", count).format(count=count)
         return app.print_dry_run(data, "\n".join(map(translate, lines)), would)
     if going:
-        for line in format_removals(going, done=False):
+        for line in format_removed_and_kept_runs(going, done=False):
             app.print_status(line)
         lost = sum(len(row.checkpoint_paths) for row in going)
         question = ngettext("remove {count} run, {size}", "remove {count} runs, {size}", count)
@@ -280,7 +280,7 @@ def _remove_runs(app: App, run_store: RunStore, rows: Sequence[RemovalCandidate]
                 delete_run_dir_and_host_record(run_store, row.run)
         finally:
             lock.close_own_handle()
-    lines = [*format_removals(rows, done=True), _("freed {size}").format(size=size)]
+    lines = [*format_removed_and_kept_runs(rows, done=True), _("freed {size}").format(size=size)]
     app.output(data | {"removed": True}, "\n".join(map(translate, lines)))
     return 0
 

@@ -27,7 +27,7 @@ from rlbox.cluster.status import NodeFailureMonitor
 from rlbox.errors import Interrupted, MachineError, SpecError, TimedOut
 from rlbox.findings import Finding
 from rlbox.i18n import _, translate
-from rlbox.secrets.lookup import find_secrets
+from rlbox.secrets.lookup import find_secrets_rejecting_weak
 from rlbox.secrets.masks import SECRETS_VARIABLE, SecretMasker
 from rlbox.values import Secret
 
@@ -209,7 +209,7 @@ def dry_run_submit(app: App, options: SubmitOptions) -> int:
 
 
 def _find_secrets(app: App, options: SubmitOptions) -> dict[str, Secret]:
-    return find_secrets(
+    return find_secrets_rejecting_weak(
         options.secrets,
         (),
         overriding_env_file=Path(options.env_file) if options.env_file else None,

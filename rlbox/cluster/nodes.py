@@ -96,7 +96,7 @@ class Node:
         self.spec, self.name = spec, spec.name
         self._ssh = None if spec.name == LOCAL else SshConnection(SshAddress(host=spec.name), o_options=_OPTIONS)
 
-    def connect(self) -> None:
+    def connect_forwarding_engine_socket(self) -> None:
         try:
             if self._ssh:
                 with _slots:
@@ -231,7 +231,7 @@ def connect_nodes(specs: Sequence[ClusterNode]) -> Iterator[NodePool]:
     """Connect to all nodes at once, and hold the connections while the block runs; two names of one are refused."""
     nodes = {spec.name: Node(spec) for spec in specs}
     try:
-        __, errors = NodePool(nodes).try_map(Node.connect)
+        __, errors = NodePool(nodes).try_map(Node.connect_forwarding_engine_socket)
         unreached = [error.finding for error in errors.values() if isinstance(error, UnreachableNode)]
         if len(unreached) < len(errors):
             raise next(error for error in errors.values() if not isinstance(error, UnreachableNode))

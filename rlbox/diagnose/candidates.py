@@ -38,7 +38,7 @@ SUMMARY_LINE = re.compile(r"\bvalidation errors? for \w+")
 _SPEAKS = re.compile(r"NCCL WARN|cluster ID from GCS|Retry\(total=\d|death signal|has been marked dead|closing signal")
 
 
-class EventTime(NamedTuple):
+class UncertainEventTime(NamedTuple):
     """Seconds since 1970 by the log's own clock, and how far they may be off."""
 
     seconds: float
@@ -62,7 +62,7 @@ class Candidate:
     score: float = 0.0
     benign_reason: str = ""
     is_wrapper: bool = False
-    time: EventTime | None = None
+    time: UncertainEventTime | None = None
     log_index_by_name: int = 0
     full_line: str = ""
 
@@ -293,7 +293,9 @@ def has_steps_resumed_after_unknown_exception(candidate: Candidate, log_events: 
     return count_lines_resumed_with_other_numbers(event.step_like_lines_above, below, event.writer) >= _AGAIN
 
 
-def ends_log_abruptly(candidate: Candidate, log_events: LogEvents, max_lines_below: int = _END) -> bool:
+def is_near_log_end_without_orderly_end(
+    candidate: Candidate, log_events: LogEvents, max_lines_below: int = _END
+) -> bool:
     """Whether at most `max_lines_below` lines follow an error in its log, and no orderly end."""
     if log_events.line_count - candidate.event.last_number > max_lines_below:
         return False

@@ -14,8 +14,8 @@ from rlbox.diagnose.candidates import Candidate
 from rlbox.diagnose.event_reader import EventReader, LogEvents, LogReader
 from rlbox.diagnose.lines import parse_clock, to_unix_or_midnight_seconds
 from rlbox.diagnose.location import (
-    CodeLocation,
     NodeAndRankOfFailure,
+    PackageCodeLocation,
     describe_log_to_fetch_or_empty,
     find_failed_node_and_rank,
     find_package_code_unless_user_raised,
@@ -68,7 +68,7 @@ class Diagnosis:
     signature_count: int = 0
     missing_log_description: str = ""
     location: NodeAndRankOfFailure = field(default_factory=NodeAndRankOfFailure)
-    raised_in: CodeLocation | None = None
+    raised_in: PackageCodeLocation | None = None
     stall: StallAtEnd | None = None
 
     @property

@@ -169,14 +169,14 @@ class NodeAndRankOfFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLocation:
+class PackageCodeLocation:
     """The code that raised an exception; `where` is `file.py: function` with the package's directory."""
 
     package: str
     where: str
 
 
-def find_package_code_unless_user_raised(root: Candidate) -> CodeLocation | None:
+def find_package_code_unless_user_raised(root: Candidate) -> PackageCodeLocation | None:
     """Return the package code that raised the root's exception; None without a traceback, or when user code raised it.
 
     Frames of the interpreter and of HTTP clients are passed over: they raise for their caller.
@@ -185,7 +185,7 @@ def find_package_code_unless_user_raised(root: Candidate) -> CodeLocation | None
     for frame in reversed(frames):
         if not _PASSED_OVER.search(frame.file):
             found = _IN_PACKAGE.search(frame.file)
-            return CodeLocation(found.group(2), f"{found.group(1)}: {frame.function}") if found else None
+            return PackageCodeLocation(found.group(2), f"{found.group(1)}: {frame.function}") if found else None
     return None
 
 

@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 
 from rlbox.diagnose.candidates import (
     Candidate,
-    EventTime,
+    UncertainEventTime,
     classify_event_with_cache,
-    ends_log_abruptly,
     find_benign_reason,
     has_steps_resumed_after_unknown_exception,
+    is_near_log_end_without_orderly_end,
 )
 from rlbox.diagnose.event_reader import LogEvents
 from rlbox.diagnose.events import FailureEvent, is_traceback_from_logger
@@ -31,7 +31,7 @@ _FINE_S = 0.002
 _NUMBERS = re.compile(r"(\d{1,18})")
 
 
-def _get_own_or_nearest_time(event: FailureEvent, default_year: int) -> EventTime | None:
+def _get_own_or_nearest_time(event: FailureEvent, default_year: int) -> UncertainEventTime | None:
     """Return when an event was.
 
     A line without a clock was written after the one above it that has one; how long after is not known.
@@ -41,7 +41,7 @@ def _get_own_or_nearest_time(event: FailureEvent, default_year: int) -> EventTim
     if moment is None:
         return None
     uncertainty_s = math.inf if not own else _FINE_S if "." in own or "," in own else SIMULTANEOUS_S
-    return EventTime(to_unix_or_midnight_seconds(moment, default_year), uncertainty_s)
+    return UncertainEventTime(to_unix_or_midnight_seconds(moment, default_year), uncertainty_s)
 
 
 def _number_logs_by_name(names: Sequence[str]) -> dict[int, int]:
@@ -143,7 +143,7 @@ def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     """Return a minor error at the end of a log as a failure: nothing shows that the job recovered."""
     event = candidate.event
     is_unsure = event.certainty == POSSIBLE_FAILURE and not event.exceptions and not candidate.match
-    if candidate.causal_role == "root" and is_unsure and ends_log_abruptly(candidate, read, 0):
+    if candidate.causal_role == "root" and is_unsure and is_near_log_end_without_orderly_end(candidate, read, 0):
         return replace(candidate, score=candidate.score + _LAST)
     if event.exceptions:
         is_fatal = not is_traceback_from_logger(event) and not event.is_handled
@@ -151,7 +151,7 @@ def _reclassify_at_end(candidate: Candidate, read: LogEvents) -> Candidate:
     else:
         is_fatal = event.certainty == CERTAIN_FAILURE and not candidate.benign_reason
         is_fatal = is_fatal and not is_never_fatal(candidate.text)
-    if candidate.causal_role == "noise" and is_fatal and ends_log_abruptly(candidate, read):
+    if candidate.causal_role == "noise" and is_fatal and is_near_log_end_without_orderly_end(candidate, read):
         return replace(candidate, causal_role="root", match=None, benign_reason="", score=float(candidate.score > 0))
     return candidate
 

@@ -61,7 +61,7 @@ from rlbox.job.job import load_target_ports_by_job_dot_port
 from rlbox.system.files import free_bytes_or_0
 from rlbox.system.gpu import probe_cuda_driver
 from rlbox.system.identity import format_uid_gid, is_in_rlbox_image
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 from rlbox.system.process_table import read_text_or_empty
 from rlbox.target.target import load_target
 
@@ -245,7 +245,7 @@ class _ImageCheck:
             labels={TARGET_LABEL: image.target, OWNER_LABEL: str(os.getuid())},
             data_dir=str(self._data_dir),
             caller_uid_gid=format_uid_gid(),
-            ca_bundle=find_custom_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
+            ca_bundle=find_env_or_pip_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
             gpus=gpus,
         )
         try:

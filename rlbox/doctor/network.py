@@ -20,7 +20,7 @@ from rlbox.findings import Finding
 from rlbox.i18n import _
 from rlbox.system.command import run_command
 from rlbox.system.http import HttpClient, NoFullResponseError, create_tls_context, describe_response_error
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty, read_pip_and_proxy_settings
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty, read_pip_and_proxy_settings
 from rlbox.system.ports import describe_port_holder_unless_free
 from rlbox.values import Command
 
@@ -143,7 +143,7 @@ def _request(endpoint: Endpoint) -> Endpoint:
     try:
         with (
             HttpClient(
-                partial(create_tls_context, find_custom_ca_bundle_or_empty()), idle_timeout_s=_REQUEST_TIMEOUT_S
+                partial(create_tls_context, find_env_or_pip_ca_bundle_or_empty()), idle_timeout_s=_REQUEST_TIMEOUT_S
             ) as http,
             http.stream("GET", endpoint.url) as answer,
         ):

@@ -21,7 +21,7 @@ from rlbox.engine.signature import SigningKey, push_signature_return_signature_t
 from rlbox.errors import RegistryError, RlboxError
 from rlbox.i18n import _, translate
 from rlbox.system.http import ATTEMPTS, retry
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 from rlbox.system.progress import ProgressItem, show_progress
 
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64}) ")
@@ -136,7 +136,7 @@ def push_and_verify_image(
         data = {"target": target_name, "image": tag, "reference": str(reference)}
         text = translate(_("push {tag} to {reference}").format(tag=tag, reference=reference))
         return app.print_dry_run(data, text, _("push {tag}").format(tag=tag))
-    log, ca_bundle = PushLog(), find_custom_ca_bundle_or_empty()
+    log, ca_bundle = PushLog(), find_env_or_pip_ca_bundle_or_empty()
     with (
         Registry(reference.host, plain_http=plain_http, ca_bundle=ca_bundle, on_retry=app.print_status) as registry,
         show_progress(app) as show,

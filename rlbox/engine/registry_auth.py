@@ -87,7 +87,7 @@ class RegistryAuthorizer:
 
     def _fetch_token(self, fields: Mapping[str, str], login: Mapping[str, str], scope: str) -> str:
         realm = fields.get("realm", "")
-        if login and not may_send_login(realm, self._plain_http_host):
+        if login and not may_send_login_over_tls_or_loopback(realm, self._plain_http_host):
             raise RegistryError(
                 _("{host} wants the password sent without encryption").format(host=self._host), where=realm
             )
@@ -121,7 +121,7 @@ def _format_basic_auth(login: Mapping[str, str]) -> str:
     return "Basic " + base64.b64encode(f"{login['username']}:{login['password']}".encode()).decode()
 
 
-def may_send_login(url: str, plain_http_host: str = "") -> bool:
+def may_send_login_over_tls_or_loopback(url: str, plain_http_host: str = "") -> bool:
     """Whether a login may go to an address: TLS, this machine itself, or the host for which the user allows http."""
     try:
         parts = urlsplit(url)

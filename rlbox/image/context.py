@@ -19,7 +19,7 @@ from rlbox.errors import MachineError, SpecError
 from rlbox.i18n import _
 from rlbox.image.plan import BUILD_LABEL, LOCK_LABEL, SPEC_LABEL, ImagePlan, layer_dir_relative_to_wheels
 from rlbox.system.files import compute_file_sha256, hardlink_or_make_readonly_copy, write_atomic
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 
 _FIXED_S = 315_532_800  # 1980-01-01: the earliest that every archive format can hold
 _MARK = "wheels/README"
@@ -91,7 +91,7 @@ def is_hashed_rlbox_file(path_in_package: str) -> bool:
 
 
 def _ca_bundle() -> str:
-    if path := find_custom_ca_bundle_or_empty():
+    if path := find_env_or_pip_ca_bundle_or_empty():
         return path
     raise MachineError(
         _("the target keeps the site's CA bundle in its image, and this machine names none"),

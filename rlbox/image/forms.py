@@ -199,7 +199,7 @@ def require_vast_target(target: Target) -> None:
         )
 
 
-def load_platform_of_target(target: Target) -> Platform:
+def require_platform_of_target(target: Target) -> Platform:
     if not target.hardware.platform:
         raise SpecError(
             _("target {target} is for no platform: hardware.platform is ''").format(target=target.name),

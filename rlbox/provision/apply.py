@@ -35,7 +35,7 @@ from rlbox.provision.plan import (
     ApplyPlan,
     BackupPath,
     InstalledFile,
-    InstalledPart,
+    InstalledTreeFileOrVenv,
     InstallRecord,
     PathChange,
     PathState,
@@ -180,7 +180,7 @@ def _install_apt_packages(layout: Layout, record: InstallRecord, names: list[str
 
 
 def _sync_environment(plan: ApplyPlan, record: InstallRecord, step: PathChange, source: PackageSource) -> InstallRecord:
-    part = record.environment or InstalledPart(
+    part = record.environment or InstalledTreeFileOrVenv(
         before=_find_unused_backup_path(Path(step.path)) if step.keeps_backup else ""
     )
     patches = "" if plan.recreates_venv else record.patches
@@ -194,11 +194,12 @@ def _install_part(desired: DesiredState, record: InstallRecord, path: str, store
     known = record.parts.get(path)
     before = known.before if known else _find_unused_backup_path(Path(path)) if Path(path).exists() else ""
     folders = (*record.folders, *_list_missing_parents_upwards(Path(path)))
-    parts = {**record.parts, path: InstalledPart(before=before)}  # no checksum: it is not whole yet
+    parts = {**record.parts, path: InstalledTreeFileOrVenv(before=before)}  # no checksum: it is not whole yet
     record = _save(desired.layout, replace(record, parts=parts, folders=tuple(dict.fromkeys(folders))))
     _put_part_in_place(part, store, before)
     return _save(
-        desired.layout, replace(record, parts={**parts, path: InstalledPart(sha256=part.sha256, before=before)})
+        desired.layout,
+        replace(record, parts={**parts, path: InstalledTreeFileOrVenv(sha256=part.sha256, before=before)}),
     )
 
 

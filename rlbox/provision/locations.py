@@ -51,7 +51,7 @@ def save_layout_prefix_if_any(target: str, layout: Layout) -> None:
         write_atomic(_pointer_file(target), json.dumps({"prefix": layout.prefix}) + "\n")
 
 
-def forget_prefix(target: str, layout: Layout) -> None:
+def forget_layout_prefix_if_saved(target: str, layout: Layout) -> None:
     if read_json_object_or_empty(_pointer_file(target), follow_links=True).get("prefix") == layout.prefix:
         _pointer_file(target).unlink(missing_ok=True)
 

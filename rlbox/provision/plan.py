@@ -63,7 +63,7 @@ class InstalledFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InstalledPart:
+class InstalledTreeFileOrVenv:
     """A git tree, a file or the environment that was put at a path; `before` is where what stood there was moved."""
 
     sha256: str = ""
@@ -85,8 +85,8 @@ class InstallRecord:
     prefix: str = ""
     data: str = ""
     laid: Mapping[str, InstalledFile] = field(default_factory=dict)
-    parts: Mapping[str, InstalledPart] = field(default_factory=dict)
-    environment: InstalledPart | None = None
+    parts: Mapping[str, InstalledTreeFileOrVenv] = field(default_factory=dict)
+    environment: InstalledTreeFileOrVenv | None = None
     patches: str = ""
     packages: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ from rlbox.provision.desired import (
 from rlbox.provision.layout import Layout
 from rlbox.provision.locations import (
     find_applied_or_default_layout,
-    forget_prefix,
+    forget_layout_prefix_if_saved,
     save_layout_prefix_if_any,
     wait_and_hold_layout_lock_unless_dry_run,
 )
@@ -354,7 +354,7 @@ def uninstall_target_if_applied_refuse_other(app: App, target: str, layout: Layo
         notes = uninstall_and_describe_leftovers(
             layout, lambda path: app.print_status(path) if app.verbosity > 0 else None
         )
-    forget_prefix(target, layout)
+    forget_layout_prefix_if_saved(target, layout)
     return RemovalResult("removed", paths, notes)
 
 

@@ -55,10 +55,10 @@ class RuntimeHandle(Protocol):
 
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None: ...
 
-    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
+    def stop_unless_gone_requiring_same_user(self, grace_s: int) -> None:
         """Ask it to end, wait, and end it after `grace_s` seconds; one that is gone has ended."""
 
-    def remove_unless_gone_as_owner(self) -> None: ...
+    def remove_unless_gone_requiring_same_user(self) -> None: ...
 
 
 def ensure_final_state_matches_exit_info(

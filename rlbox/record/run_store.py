@@ -168,7 +168,7 @@ class RunStore:
         state = load_run_state_or_none(run_dir)
         return mark_failed_if_outcome_differs(state, load_outcome_from_host_record(run_dir)) if state else None
 
-    def clean_up_dead_runs_unless_disk_locked(self, lock_as: LockOwner) -> RunsNotReconciled:
+    def clean_up_dead_runs_unless_run_holds_disk(self, lock_as: LockOwner) -> RunsNotReconciled:
         """`lock_as` is told to those who wait. Raises `MachineError` where the disk cannot lock."""
         if not self.load_container_refs_by_run() and all(map(is_run_finished, self.list_run_dirs_newest_first())):
             return RunsNotReconciled(lock_owner=self.find_lock_owner())
@@ -223,7 +223,7 @@ class RunStore:
             with contextlib.suppress(FileNotFoundError):  # somebody removes the directory at this moment
                 state = kill_leftovers_and_ensure_final_state_if_begun(run_dir, plan, last, _passed_before(plan, known))
         if runtime:
-            runtime.remove_unless_gone_as_owner()
+            runtime.remove_unless_gone_requiring_same_user()
         self._write_outcome(run, known, state)
         return True
 
@@ -346,7 +346,7 @@ def mark_latest_recent_and_unfinished_runs_kept(
     return [dataclasses.replace(row, kept_because=find_reason_to_keep(row)) for row in candidates]
 
 
-def format_removals(rows: Iterable[RemovalCandidate], *, done: bool) -> list[str]:
+def format_removed_and_kept_runs(rows: Iterable[RemovalCandidate], *, done: bool) -> list[str]:
     lines: list[str] = []
     text = _("removed run {run}, {size}") if done else _("would remove run {run}, {size}")
     for row in rows:

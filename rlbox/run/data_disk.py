@@ -67,7 +67,7 @@ def create_own_lock_owner(action: str) -> LockOwner:
 
 
 def clean_up_dead_runs(app: App, run_store: RunStore) -> RunsNotReconciled:
-    found = run_store.clean_up_dead_runs_unless_disk_locked(create_own_lock_owner("the ends of runs"))
+    found = run_store.clean_up_dead_runs_unless_run_holds_disk(create_own_lock_owner("the ends of runs"))
     for run, why in found.unresolved.items():
         app.print_status(_("run {run_id} {why}").format(run_id=run, why=why))
     return found

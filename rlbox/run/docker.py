@@ -48,7 +48,7 @@ from rlbox.run.exposure import drop_taken_published_ports_adding_notes
 from rlbox.run.inputs import plan_container_run
 from rlbox.secrets.masks import SECRETS_VARIABLE
 from rlbox.system.identity import format_uid_gid
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 from rlbox.system.safe_files import list_directory_empty_if_missing, remove_tree
 from rlbox.values import Mount, Secret
 
@@ -174,11 +174,11 @@ class RunContainer:
         was_restarted = self.ref.started_at and self.ref.started_at != ended.started_at
         return dataclasses.replace(info, kind="again") if was_restarted else info
 
-    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
+    def stop_unless_gone_requiring_same_user(self, grace_s: int) -> None:
         if self._is_own():
             self.engine.stop_container(self.ref.name, grace_s)
 
-    def remove_unless_gone_as_owner(self) -> None:
+    def remove_unless_gone_requiring_same_user(self) -> None:
         if self._is_own():
             self.engine.remove_container_and_network(self.ref.name)
 
@@ -279,7 +279,7 @@ class DockerRunStarter:
             },
             data_dir=str(self.run_store.data_dir),
             caller_uid_gid=format_uid_gid(),
-            ca_bundle=find_custom_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
+            ca_bundle=find_env_or_pip_ca_bundle_or_empty() if is_engine_on_unix_socket() else "",
             gpus=self.gpu_access,
             init=False,  # the supervisor is process 1, which nothing in the container can kill
             mounts=tuple(mounts),

@@ -40,7 +40,7 @@ def run_shell_or_command_in_new_container(
     from rlbox.engine.gpu_access import GPUS_VARIABLE, NO_GPUS
     from rlbox.run.exposure import format_engine_has_no_bridge_note
     from rlbox.system.command import run_in_foreground
-    from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+    from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 
     image = load_image_plan(app.project, target)
     folder = data_disk.resolve_data_dir_outside_system_dirs(image.container.disk_host_dir, data_option)
@@ -63,7 +63,7 @@ def run_shell_or_command_in_new_container(
         labels={container.TARGET_LABEL: target, container.OWNER_LABEL: str(os.getuid())},
         data_dir=str(folder),
         caller_uid_gid=f"{os.getuid()}:{os.getgid()}",
-        ca_bundle=find_custom_ca_bundle_or_empty() if address.is_engine_on_unix_socket() else "",
+        ca_bundle=find_env_or_pip_ca_bundle_or_empty() if address.is_engine_on_unix_socket() else "",
         gpus=access,
     )
     terminal = sys.stdin.isatty() and sys.stdout.isatty()

@@ -72,11 +72,11 @@ def require_job_secrets_from_env_and_files(
         return {}
     from rlbox.fixes.catalogue import load_fix_catalogue
     from rlbox.fixes.render import list_secret_alias_groups
-    from rlbox.secrets.lookup import find_secrets
+    from rlbox.secrets.lookup import find_secrets_rejecting_weak
 
     folders = (app.project.folder, resolve_data_dir_or_default(app, target, data_option))
     with app.collecting_refusals_if_dry_run("secrets"):
-        return find_secrets(
+        return find_secrets_rejecting_weak(
             job.secrets,
             job.optional_secrets,
             overriding_env_file=Path(env_file) if env_file else None,

@@ -55,7 +55,7 @@ def stop_or_kill_run(
     with contextlib.suppress(OSError):  # a full or removed run directory: the signal itself is enough
         write_first_stop_request(run_dir, user, via)
     if container := run_store.find_container_runtime(plan.run_id):
-        container.stop_unless_gone_as_owner(int(grace_s))
+        container.stop_unless_gone_requiring_same_user(int(grace_s))
         return
     asked = killed = 0.0
     begun = time.monotonic()
@@ -221,7 +221,7 @@ def reconcile_print_and_write_status_page(
     app: App, run_store: RunStore, run_dir: Path, plan: RunPlan, lock_as: LockOwner
 ) -> int:
     """Return rlbox's exit code; `WorkFailed`: the run left nothing that tells how it ended, or did not even begin."""
-    found = run_store.clean_up_dead_runs_unless_disk_locked(lock_as)
+    found = run_store.clean_up_dead_runs_unless_run_holds_disk(lock_as)
     state = run_store.load_state_marked_failed_if_tampered(run_dir)
     why = found.unresolved.get(plan.run_id, "")
     if state is None or state.attempt < plan.attempt or state.state == "running":

@@ -31,7 +31,7 @@ class _Place:
     note: str = ""
 
 
-def find_secrets(
+def find_secrets_rejecting_weak(
     required: Iterable[str],
     optional: Iterable[str],
     *,

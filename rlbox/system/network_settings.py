@@ -36,12 +36,12 @@ def read_pip_and_proxy_settings(environ: Mapping[str, str] = os.environ) -> Netw
         wheels_by_find_links_folder={str(folder): _wheels(folder) for folder in folders if folder.is_dir()},
         index_url=environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or pip.get("index-url", ""),
         extra_index_urls=tuple(pip.get("extra-index-url", "").split()),
-        ca_bundle=find_custom_ca_bundle_or_empty(environ),
+        ca_bundle=find_env_or_pip_ca_bundle_or_empty(environ),
         proxy_env={name: environ[name] for name in _PROXY_NAMES if environ.get(name)},
     )
 
 
-def find_custom_ca_bundle_or_empty(environ: Mapping[str, str] = os.environ) -> str:
+def find_env_or_pip_ca_bundle_or_empty(environ: Mapping[str, str] = os.environ) -> str:
     paths = [environ.get(name, "") for name in _CA_NAMES] + [_pip_settings(environ).get("cert", "")]
     return next((path for path in paths if path and Path(path).is_file()), "")
 

@@ -26,7 +26,7 @@ from rlbox.system.http import (
     describe_response_error,
     retry,
 )
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 from rlbox.vast.offers import OfferFilter
 
 _POLL_S = 10.0
@@ -251,7 +251,9 @@ def _ask(
             raise _Busy(answer)
         return answer
 
-    with HttpClient(partial(create_tls_context, find_custom_ca_bundle_or_empty()), idle_timeout_s=_SILENT_S) as http:
+    with HttpClient(
+        partial(create_tls_context, find_env_or_pip_ca_bundle_or_empty()), idle_timeout_s=_SILENT_S
+    ) as http:
         try:
             answer = retry(ask, (NoFullResponseError, _Busy), attempts=1 if step_if_unanswered else 3)
         except _Busy as busy:

@@ -21,7 +21,7 @@ from rlbox.i18n import _, join, ngettext, translate
 from rlbox.image.forms import OnstartScript, render_onstart, require_vast_target
 from rlbox.image.plan import load_image_plan
 from rlbox.secrets.masks import is_literal_secret
-from rlbox.system.network_settings import find_custom_ca_bundle_or_empty
+from rlbox.system.network_settings import find_env_or_pip_ca_bundle_or_empty
 from rlbox.target.lock import load_lock
 from rlbox.target.platform import Platform, load_platform
 from rlbox.target.target import Target, load_target
@@ -293,7 +293,7 @@ def require_published_or_report_unchecked(app: App, image: str) -> None:
     reference = parse_reference(image)
     try:
         with Registry(
-            reference.host, ca_bundle=find_custom_ca_bundle_or_empty(), pause=lambda seconds: None
+            reference.host, ca_bundle=find_env_or_pip_ca_bundle_or_empty(), pause=lambda seconds: None
         ) as registry:
             manifest = registry.find_manifest(reference.repository, reference.digest or reference.tag or "latest")
     except RegistryError as error:

@@ -114,7 +114,7 @@ class Disk:
             lock.close_own_handle()
 
     def end_dead_runs(self) -> RunsNotReconciled:
-        return self.run_store.clean_up_dead_runs_unless_disk_locked(LockOwner(what="test"))
+        return self.run_store.clean_up_dead_runs_unless_run_holds_disk(LockOwner(what="test"))
 
     def state(self) -> RunState:
         return load_run_state(self.run_dirs[-1])

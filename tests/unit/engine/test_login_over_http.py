@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlbox.engine.registry_auth import may_send_login
+from rlbox.engine.registry_auth import may_send_login_over_tls_or_loopback
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ from rlbox.engine.registry_auth import may_send_login
     ],
 )
 def test_where_a_login_may_go(url: str, may: bool) -> None:
-    assert may_send_login(url) is may
+    assert may_send_login_over_tls_or_loopback(url) is may
 
 
 def test_plain_http_is_allowed_for_one_host() -> None:
-    assert may_send_login("http://registry.example:5000/token", "registry.example:5000")
-    assert not may_send_login("http://other.example:5000/token", "registry.example:5000")
+    assert may_send_login_over_tls_or_loopback("http://registry.example:5000/token", "registry.example:5000")
+    assert not may_send_login_over_tls_or_loopback("http://other.example:5000/token", "registry.example:5000")

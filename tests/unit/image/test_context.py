@@ -147,7 +147,7 @@ def test_the_ca_bundle_of_the_site_decides_the_image_when_it_is_kept(
 
 
 def test_a_ca_bundle_that_nobody_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlbox.image.context.find_custom_ca_bundle_or_empty", lambda: "")
+    monkeypatch.setattr("rlbox.image.context.find_env_or_pip_ca_bundle_or_empty", lambda: "")
     with pytest.raises(MachineError) as caught:
         list_hashed_context_entries(image_plan(bake_ca=True))
     assert str(caught.value) == (

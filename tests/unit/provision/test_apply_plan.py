@@ -19,7 +19,7 @@ from rlbox.provision.desired import (
 from rlbox.provision.layout import Layout
 from rlbox.provision.plan import (
     InstalledFile,
-    InstalledPart,
+    InstalledTreeFileOrVenv,
     InstallRecord,
     MachineState,
     PathState,
@@ -70,8 +70,8 @@ def at_lock(desired: DesiredState = WANTED, **changes: object) -> MachineState:
         lock=desired.lock,
         state="laid",
         laid={path: InstalledFile(now=path_state) for path, path_state in paths.items() if path != WORDS.install_path},
-        parts={part.install_path: InstalledPart(sha256=part.sha256) for part in desired.parts},
-        environment=InstalledPart(),
+        parts={part.install_path: InstalledTreeFileOrVenv(sha256=part.sha256) for part in desired.parts},
+        environment=InstalledTreeFileOrVenv(),
         patches=compute_patch_manifest_sha256(desired) or "",
     )
     facts = MachineState(
@@ -171,7 +171,9 @@ def test_a_part_that_is_there_and_not_ours_is_kept() -> None:
     facts = at_lock()
     step = plan_apply_skipping_conflicts(desired, facts).steps[0]
     assert (step.kind, step.keeps_backup) == ("part", True)
-    torn = at_lock(desired, record=replace(at_lock(desired).record, parts={WORDS.install_path: InstalledPart()}))  # type: ignore[type-var]
+    torn = at_lock(
+        desired, record=replace(at_lock(desired).record, parts={WORDS.install_path: InstalledTreeFileOrVenv()})
+    )  # type: ignore[type-var]
     assert kinds(torn, desired) == [("part", WORDS.install_path)]
 
 

@@ -54,10 +54,10 @@ class Fake:
     def assume_ended_and_find_exit_info_unless_removed(self) -> SupervisorExit | None:
         return self.last
 
-    def stop_unless_gone_as_owner(self, grace_s: int) -> None:
+    def stop_unless_gone_requiring_same_user(self, grace_s: int) -> None:
         self.asked.append(f"stop {grace_s}")
 
-    def remove_unless_gone_as_owner(self) -> None:
+    def remove_unless_gone_requiring_same_user(self) -> None:
         self.asked.append("remove")
 
 
@@ -82,7 +82,7 @@ def test_record_of_a_container_keeps_its_keys_on_disk(tmp_path: Path) -> None:
 def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
     fake = Fake("living")
     run_store = ledger_with(tmp_path, fake)
-    found = run_store.clean_up_dead_runs_unless_disk_locked(ME)
+    found = run_store.clean_up_dead_runs_unless_run_holds_disk(ME)
     assert (found.alive, found.unresolved, fake.asked) == (("r-1",), {}, [])
     assert run_store.load_container_refs_by_run() == {"r-1": NOTE}
     assert run_store.is_running_or_starting("r-1")
@@ -92,7 +92,7 @@ def test_a_living_carrier_is_left_alone(tmp_path: Path) -> None:
 def test_one_that_never_started_is_cleared_away_and_its_run_has_not_begun(tmp_path: Path) -> None:
     fake = Fake("made")
     run_store = ledger_with(tmp_path, fake, begun=False)
-    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).alive == ()
+    assert run_store.clean_up_dead_runs_unless_run_holds_disk(ME).alive == ()
     assert (fake.asked, run_store.load_container_refs_by_run()) == (["remove"], {})
     assert {path.name for path in run_store.find_run_dir_or_latest("r").iterdir()} == {
         "stages",
@@ -106,7 +106,7 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
     fake = Fake("ended", SupervisorExit(kind="ended", container_name="job-7"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=lambda note: fake)
     run_store.save_container_ref_and_plan(NOTE, PLAN)
-    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs_unless_run_holds_disk(ME).unresolved == {}
     assert (fake.asked, run_store.load_container_refs_by_run(), run_store.list_run_dirs_newest_first()) == (
         ["remove"],
         {},
@@ -117,7 +117,7 @@ def test_a_run_without_its_directory_leaves_no_carrier(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", ["gone", "ended"])
 def test_one_that_somebody_removed(tmp_path: Path, state: RuntimeStatus) -> None:
     run_store = ledger_with(tmp_path, Fake(state))
-    run_store.clean_up_dead_runs_unless_disk_locked(ME)
+    run_store.clean_up_dead_runs_unless_run_holds_disk(ME)
     ended = load_run_state(run_store.find_run_dir_or_latest("r-1"))
     assert ended.state == "passed"  # no stage was left to do
 
@@ -128,7 +128,7 @@ def test_one_that_does_not_answer_is_told(tmp_path: Path) -> None:
 
     ledger_with(tmp_path, Fake("living"))
     run_store = RunStore(data_dir=tmp_path, open_runtime=silent)
-    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {
+    assert run_store.clean_up_dead_runs_unless_run_holds_disk(ME).unresolved == {
         "r-1": "cannot be settled now: there does not answer"
     }
     assert find_run_cause(load_run_state(run_store.find_run_dir_or_latest("r-1"))) is None
@@ -148,7 +148,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     write_run_state(
         run_dir, dataclasses.replace(create_run_state(PLAN, supervisor_pid=1), state="failed"), SecretMasker({})
     )
-    assert run_store.clean_up_dead_runs_unless_disk_locked(ME).unresolved == {}
+    assert run_store.clean_up_dead_runs_unless_run_holds_disk(ME).unresolved == {}
     write_run_plan(run_dir, dataclasses.replace(PLAN, digest="forged"))
     assert run_store.load_plan_preferring_host_record(run_dir) == PLAN
     write_run_state(run_dir, dataclasses.replace(load_run_state(run_dir), state="passed"), SecretMasker({}))
@@ -157,7 +157,7 @@ def test_what_the_host_knows_is_not_read_from_the_disk(tmp_path: Path) -> None:
     assert (state.state, state.cause and state.cause.kind) == ("failed", "contradiction")
     shutil.rmtree(run_dir)
     run_store.save_container_ref_and_plan(NOTE)
-    run_store.clean_up_dead_runs_unless_disk_locked(ME)
+    run_store.clean_up_dead_runs_unless_run_holds_disk(ME)
     assert list(HostRunRecordStore(tmp_path).folder.iterdir()) == []
 
 
@@ -172,7 +172,7 @@ def test_a_forged_boot_hides_no_word_of_the_carrier(tmp_path: Path) -> None:
     write_run_state(run_dir, state, SecretMasker({}))
     facts = {"pid": 1, "started": 1, "boot_id": "another", "init": 1, "uid": 0, "host": "", "place": "there"}
     (run_dir / "supervisor.json").write_text(json.dumps(facts))
-    run_store.clean_up_dead_runs_unless_disk_locked(ME)
+    run_store.clean_up_dead_runs_unless_run_holds_disk(ME)
     cause = find_run_cause(load_run_state(run_dir))
     assert cause
     assert (load_run_state(run_dir).state, cause.kind) == ("failed", "lost")
@@ -192,7 +192,7 @@ def test_a_plan_that_names_another_run_leads_to_nothing(tmp_path: Path, name: st
     with pytest.raises(SpecError, match="its plan belongs to"):
         run_store.load_plan_preferring_host_record(run_dir)
     assert run_store.find_container_runtime("r-1") is None
-    run_store.clean_up_dead_runs_unless_disk_locked(ME)
+    run_store.clean_up_dead_runs_unless_run_holds_disk(ME)
     assert fake.asked == []
 
 

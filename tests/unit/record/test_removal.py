@@ -12,7 +12,7 @@ from rlbox.record.run_store import (
     RemovalCandidate,
     RunStore,
     delete_run_dir_and_host_record,
-    format_removals,
+    format_removed_and_kept_runs,
     mark_latest_recent_and_unfinished_runs_kept,
     mark_unfinished_runs_kept,
     sum_file_sizes,
@@ -79,7 +79,7 @@ def test_each_that_stays_says_why() -> None:
 def test_what_is_named_goes_with_its_checkpoints() -> None:
     found = mark_unfinished_runs_kept([facts("a", 1, ckpts=1), facts("b", 2, held=True)])
     assert [row.kept_because for row in found] == ["", "it has not ended"]
-    assert [*map(str, format_removals(found, done=True))] == [
+    assert [*map(str, format_removed_and_kept_runs(found, done=True))] == [
         "removed run a, 1.0 kB",
         "  with checkpoint ckpt/global_step_0",
         "run b is kept, since it has not ended",

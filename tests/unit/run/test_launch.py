@@ -74,7 +74,9 @@ def test_lock_of_a_busy_command_line_says_whose_it_is_and_since_when(tmp_path: P
 def test_end_of_a_detached_run_is_settled_in_the_callers_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owners: list[LockOwner] = []
     monkeypatch.setattr(
-        RunStore, "clean_up_dead_runs_unless_disk_locked", lambda _, owner: owners.append(owner) or RunsNotReconciled()
+        RunStore,
+        "clean_up_dead_runs_unless_run_holds_disk",
+        lambda _, owner: owners.append(owner) or RunsNotReconciled(),
     )
     run_store = RunStore(data_dir=tmp_path, open_runtime=open_container_runtime)
     run_store.create_run_dir(PLAN, None, {})

@@ -22,7 +22,7 @@ from rlbox.secrets.handover import (
     try_send_secrets,
     unset_and_declare_secrets,
 )
-from rlbox.secrets.lookup import find_secrets
+from rlbox.secrets.lookup import find_secrets_rejecting_weak
 from rlbox.values import Secret
 
 ALIASES = list_secret_alias_groups(load_fix_catalogue(Project(folder=CHECKOUT)))
@@ -41,7 +41,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def find(tmp_path: Path, *names: str, environ: dict[str, str] | None = None, optional: tuple[str, ...] = (),
          env_file: Path | None = None) -> dict[str, str]:  # fmt: skip
-    found = find_secrets(
+    found = find_secrets_rejecting_weak(
         names,
         optional,
         overriding_env_file=env_file,
@@ -127,7 +127,7 @@ def test_what_is_missing_or_wrong(tmp_path: Path, env: str | None, message: str)
 
 def test_a_word_of_the_run_is_no_secret(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"MINE of the environment is too weak .*: it is a word of the run's own names"):
-        find_secrets(
+        find_secrets_rejecting_weak(
             ["MINE"], [], overriding_env_file=None, fallback_env_file_dirs=[],
             environ={"MINE": "Qwen9-7Qx2-9zK"}, aliases=[], logged_texts=["/data/models/qwen9-7qx2-9zk/config.json"],
         )  # fmt: skip
