@@ -39,7 +39,7 @@ def plan_pip_uv_env_and_local_wheels(
         group.channel
         for group in groups
         for package in group.packages
-        if not list_find_links_wheel_paths_of_group(replace(group, packages=(package,)), network_settings)
+        if not select_listed_wheel_paths_of_group(replace(group, packages=(package,)), network_settings)
     )
     pages, indexes = _torch_places(tuple(missing), profile.first_rule_unless_direct("torch-wheels"))
     env: dict[str, str] = {}
@@ -55,7 +55,7 @@ def plan_pip_uv_env_and_local_wheels(
         env["UV_FIND_LINKS"] = ",".join(pages)  # the one list of uv that commas separate
     wheels = tuple(
         dict.fromkeys(
-            wheel for group in groups for wheel in list_find_links_wheel_paths_of_group(group, network_settings)
+            wheel for group in groups for wheel in select_listed_wheel_paths_of_group(group, network_settings)
         )
     )
     return PipUvEnvAndLocalWheels(env=env, local_wheel_paths=wheels)
@@ -72,7 +72,7 @@ def _torch_places(channels: Sequence[str], mirror: MirrorRule | None) -> tuple[l
     return ([f"{url}/" for url in urls], []) if mirror.protocol == "flat" else ([], urls)
 
 
-def list_find_links_wheel_paths_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
+def select_listed_wheel_paths_of_group(group: TorchWheelGroup, network_settings: NetworkSettings) -> tuple[str, ...]:
     pins = [requirement.partition("==") for requirement in group.packages]
     prefixes = tuple(f"{name.replace('-', '_')}-{version}+{group.channel}-" for name, __, version in pins)
     return tuple(

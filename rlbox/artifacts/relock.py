@@ -120,7 +120,7 @@ class _Resolver:
         return resolve_debs_onto_stored_image(base, platform, store, urls, pins, self._ca_bundle)
 
     def resolve_toolchain(self) -> tuple[Deb, ...]:
-        base = derive_bootstrapped_compiler_base(self._target)
+        base = derive_toolchain_base_if_bootstrapped_and_compiling(self._target)
         if base is None:
             return ()
         before = self._previous.toolchain if self._previous else ()
@@ -237,7 +237,7 @@ def _root(text: str, versions: Mapping[str, str]) -> str:
     return f"{text}=={version}" if version and not asked.specifier else text
 
 
-def derive_bootstrapped_compiler_base(target: Target) -> Base | None:
+def derive_toolchain_base_if_bootstrapped_and_compiling(target: Target) -> Base | None:
     """Return the bootstrapped system that a target's wheels are compiled in; None where nothing is, or none is made."""
     if not target.compile_entries or not target.base.bootstrap:
         return None

@@ -139,7 +139,7 @@ def find_unused_objects_and_partials(store: ObjectStore, project: Project) -> di
     return unused
 
 
-def remove_objects_and_gone_lock_records(store: ObjectStore, object_paths: Iterable[Path]) -> None:
+def remove_objects_and_records_of_gone_lock_files(store: ObjectStore, object_paths: Iterable[Path]) -> None:
     for path in object_paths:
         path.unlink(missing_ok=True)
     for known in list_fetched_locks(store):

@@ -13,7 +13,7 @@ from rlbox.artifacts.store_upkeep import (
     find_unused_objects_and_partials,
     find_unused_rlbox_cache_entries,
     map_sha256_to_recorded_file,
-    remove_objects_and_gone_lock_records,
+    remove_objects_and_records_of_gone_lock_files,
     require_unlocked_and_remove_cache_entries,
 )
 from rlbox.cli.help import TranslatedGroup
@@ -132,7 +132,7 @@ def prune_images_files_and_caches(app: App, yes: bool) -> int:
         confirm_unless_yes(app, yes, _("remove {counts}, up to {freed}").format(counts=counts, freed=freed))
         require_unlocked_and_remove_cache_entries(caches)  # which alone may refuse
         untag_or_remove_images(images)
-        remove_objects_and_gone_lock_records(store, objects)
+        remove_objects_and_records_of_gone_lock_files(store, objects)
     app.output(data | {"removed": True}, _("freed up to {freed}").format(freed=freed))
     return 0
 

@@ -187,7 +187,7 @@ def _write_context(app: App, plan: ImagePlan, folder: Path, *, hermetic: bool) -
     with app.collecting_refusals_if_dry_run("lock"):
         inputs = BuildContextWriter(app, plan, BuildOptions(hermetic=hermetic))
         if app.dry_run:
-            inputs.record_dry_run_and_plan_request()
+            inputs.check_and_plan_request_for_dry_run()
         else:
             inputs.fetch_and_write_context(folder)
 

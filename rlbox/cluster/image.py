@@ -152,7 +152,9 @@ def _count(node: Node, chunks: Iterator[bytes], total: int, report: ReportProgre
 # ---- both
 
 
-def ensure_image_on_nodes(context: ClusterContext, plan: ClusterPlan, registry_name: str) -> tuple[str, dict[str, str]]:
+def send_or_pull_image_to_nodes(
+    context: ClusterContext, plan: ClusterPlan, registry_name: str
+) -> tuple[str, dict[str, str]]:
     """Return the image once all nodes have the very same, and what each node's engine calls it.
 
     Without `registry_name` nodes that lack it are sent it. Nodes without an engine have the checksum of their lock.

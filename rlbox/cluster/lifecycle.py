@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from rlbox.amounts import exact_duration_text, utc_now
 from rlbox.app import App
 from rlbox.cluster.checks import BurnInResult, check_nodes, print_findings_raise_if_errors, run_all_reduce_checks
-from rlbox.cluster.image import ensure_image_on_nodes
+from rlbox.cluster.image import send_or_pull_image_to_nodes
 from rlbox.cluster.jobs import call_ray_jobs_api
 from rlbox.cluster.node.facts import NodeFacts, RayInstance
 from rlbox.cluster.nodes import (
@@ -97,12 +97,12 @@ def bring_up_or_repair(app: App, options: UpOptions) -> UpResult:
             plan, state, names = _plan_repair(cluster)
             if names:
                 app.print_status(_("starting again on {nodes}").format(nodes=", ".join(names)))
-                __, images = ensure_image_on_nodes(context, plan, options.image)
+                __, images = send_or_pull_image_to_nodes(context, plan, options.image)
         else:
             probe = _complete_probe(context, probe, options)
             _require_tokens(context)
             plan, state, names = _plan_cluster(context, probe), RayState(), list(probe.facts)
-            identity, images = ensure_image_on_nodes(context, plan, options.image)
+            identity, images = send_or_pull_image_to_nodes(context, plan, options.image)
             plan = replace(plan, image_digest=identity)
         with _undone_on_error(context, plan, names, is_new=cluster is None):
             if names:

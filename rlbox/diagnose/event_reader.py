@@ -29,7 +29,7 @@ from rlbox.diagnose.patterns import (
 )
 from rlbox.diagnose.signatures import SignatureSet
 from rlbox.diagnose.tracebacks import (
-    TracebackParser,
+    OneTracebackParser,
     is_exception_chain_line,
     is_traceback_head_or_frame,
     parse_leading_exception_name,
@@ -118,7 +118,7 @@ class EventReader:
         self._catalogue = catalogue
         self._file = file_index
         self._excused = is_excused
-        self._open: dict[str, TracebackParser] = {}
+        self._open: dict[str, OneTracebackParser] = {}
         self._tails: dict[str, FailureEvent] = {}
         self._alike: dict[tuple[str, str], FailureEvent] = {}
         self._block = LineBlock(b"", 0)
@@ -240,7 +240,7 @@ class EventReader:
         self._tails.pop(row.writer, None)
         headless = "Traceback (most" not in row.body
         self._around.keep_step_like_lines_above(row.number)
-        self._open[row.writer] = TracebackParser(row, headless=headless)
+        self._open[row.writer] = OneTracebackParser(row, headless=headless)
         self._open[row.writer].is_muted = row.number - self._muted <= 2
 
     def _goes_on(self, row: LogLine) -> bool:
@@ -252,7 +252,7 @@ class EventReader:
         self.read.events.pop()
         self._alike = {key: event for key, event in self._alike.items() if event is not last}
         self._tails.pop(row.writer, None)
-        self._open[row.writer] = TracebackParser.start_at_exception_line(last.log_line)
+        self._open[row.writer] = OneTracebackParser.start_at_exception_line(last.log_line)
         return self._feed(row.writer, row)
 
     def _end(self, writer: str, *, is_log_end: bool = False) -> None:

@@ -19,9 +19,9 @@ from rlbox.diagnose.lines import (
 from rlbox.diagnose.patterns import CausalRole, classify_causal_role, compile_toml_pattern_union
 from rlbox.diagnose.tracebacks import (
     LineNumberAndText,
+    OneTracebackParser,
     RaisedException,
     StackFrame,
-    TracebackParser,
     parse_leading_exception_name,
 )
 from rlbox.logs.lines import LineBlock
@@ -102,7 +102,7 @@ def make_line_event(line: LogLine, certainty: Certainty0To3, *, names_exception:
     return FailureEvent(number, line.text, body, line, number, number, certainty, names_exception=names_exception)
 
 
-def make_traceback_event(parser: TracebackParser) -> FailureEvent | None:
+def make_traceback_event(parser: OneTracebackParser) -> FailureEvent | None:
     """Return the event of a finished traceback; None when it names no exception."""
     if not parser.exceptions:
         return None

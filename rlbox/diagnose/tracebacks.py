@@ -67,7 +67,7 @@ class RaisedException:
         return self.name.rpartition(".")[2]
 
 
-class TracebackParser:
+class OneTracebackParser:
     def __init__(self, row: LogLine, *, headless: bool = False) -> None:
         self.first_number = self.last = row.number
         self.head = row
@@ -100,7 +100,7 @@ class TracebackParser:
         return self._within
 
     @classmethod
-    def start_at_exception_line(cls, line: LogLine) -> TracebackParser:
+    def start_at_exception_line(cls, line: LogLine) -> OneTracebackParser:
         """Return a traceback that continues behind a line which names an exception, without frames."""
         trace = cls(line)
         if found := _RAISED.match(line.body.strip()):

@@ -25,9 +25,9 @@ from rlbox.doctor.stack import (
     ProbeProgramResult,
     StackProbe,
     StackPythonAndRequirements,
-    check_linker,
     check_ray_task,
     check_torch_and_extensions,
+    find_jit_compile_or_link_failures,
     open_scratch_dir_stack_probe,
     requires_cuda,
 )
@@ -190,7 +190,7 @@ def check_c_compiler_and_linker(probe: StackProbe, stack: StackInfo) -> Componen
     """Return whether programs can be compiled and linked against CUDA; its driver's library is where a GPU is."""
     compiler, libraries = probe.find_compiler_on_path(), _CUDA_LIBRARIES if stack._uses_cuda else ()
     shown = libraries if stack.gpu_device_count else libraries[:1]
-    findings = list(check_linker(probe, stack.requirements, shown))
+    findings = list(find_jit_compile_or_link_failures(probe, stack.requirements, shown))
     if compiler is None and not findings:
         return ComponentResult(_("C compiler"), "absent", NOT_INSTALLED)
     text = _("{compiler} links {libraries}") if shown else _("{compiler} links")

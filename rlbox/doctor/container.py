@@ -35,10 +35,10 @@ from rlbox.doctor.report import DoctorReport, is_explained_by_breaks, merge_and_
 from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     StackProbe,
-    check_linker,
     check_package_files_and_versions,
     check_ray_task,
     check_torch_and_extensions,
+    find_jit_compile_or_link_failures,
     get_rlbox_files_dir,
     load_environ_stack_or_default,
     open_scratch_dir_stack_probe,
@@ -133,7 +133,7 @@ class ContainerChecks:
             checks["torch"] = partial(self._check_torch, stack)
         if stack and not is_explained_by_breaks("jit-link", early):
             libraries: tuple[Literal["cudart", "cuda"], ...] = ("cudart", "cuda") if requires_cuda(requirements) else ()
-            checks["link"] = partial(check_linker, stack, requirements, libraries)
+            checks["link"] = partial(find_jit_compile_or_link_failures, stack, requirements, libraries)
         if self.driver.is_present or requirements.wants_gpu:
             checks["gpu driver"] = lambda: check_driver(self.driver, self._get_driver_requirements(), requirements)
         if stack and has_gpus:

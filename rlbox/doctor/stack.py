@@ -191,7 +191,7 @@ def requires_cuda(requirements: Requirements) -> bool:
     return requirements.wants_gpu or requirements.has_any_package(*_CUDA_RUNTIMES)
 
 
-def check_linker(
+def find_jit_compile_or_link_failures(
     stack: StackProbe, requirements: Requirements, libraries: Sequence[Literal["cudart", "cuda"]]
 ) -> Iterator[Finding]:
     compiler = stack.find_compiler_on_path()

@@ -126,7 +126,7 @@ class Checkpoint:
         return bool(self.problems) and any(file.age_s < _WRITTEN_RECENTLY_S for file in self.files)
 
     @property
-    def has_hf_weights(self) -> bool:
+    def lists_hf_weights(self) -> bool:
         """Whether it can be evaluated."""
         return any(file.is_hf_weights_file(self.framework) for file in self.files)
 
@@ -138,7 +138,7 @@ class Checkpoint:
     def as_json(self) -> dict[str, Any]:
         facts = {"path": self.path, "kind": self.framework, "step": self.step, "whole": self.is_complete}
         flags = {
-            "hf_export": self.has_hf_weights,
+            "hf_export": self.lists_hf_weights,
             "optimizer": self.has_optimizer_state,
             "latest": self.is_named_by_tracker,
         }
@@ -238,7 +238,7 @@ def _list_removable(checkpoints: Sequence[Checkpoint]) -> Iterator[RemovablePath
         if not checkpoint.is_complete:
             reason = _("it is truncated, and step {step} is complete").format(step=kept.step)
             yield RemovablePathPattern(checkpoint.path, checkpoint.size, reason)
-        elif checkpoint.has_hf_weights:
+        elif checkpoint.lists_hf_weights:
             yield from _list_optimizer(checkpoint)
 
 
@@ -472,5 +472,5 @@ def _format_row(checkpoint: Checkpoint) -> tuple[str, ...]:
         decimal_size_text(checkpoint.size),
         sizes.get("model", "-"),
         sizes.get("optimizer", optimizer),
-        decimal_size_text(checkpoint.bytes_by_part.get("hf", 0)) if checkpoint.has_hf_weights else "-",
+        decimal_size_text(checkpoint.bytes_by_part.get("hf", 0)) if checkpoint.lists_hf_weights else "-",
     )

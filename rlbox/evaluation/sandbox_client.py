@@ -60,7 +60,7 @@ class RunVerdict(NamedTuple):
     detail: str = ""
 
 
-def parse_function_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
+def judge_function_check_reply(reply: Mapping[str, Any]) -> AnswerVerdict:
     """Return the checker's verdict; a program whose answers were wrong has ended cleanly all the same."""
     verdict = classify_check_reply(reply)
     outcome: Any = verdict.outcome
@@ -192,7 +192,7 @@ class SandboxClient:
             "before": problem.preamble,
             "names": list(problem.functions),
         }
-        return parse_function_check_reply(self._post("/check", request, limits))
+        return judge_function_check_reply(self._post("/check", request, limits))
 
     def _run(self, code: str, stdin: str, limits: RunLimits) -> dict[str, Any]:
         return self._post("/run_code", {"code": code, "stdin": stdin}, limits)

@@ -39,7 +39,7 @@ def map_packages_to_version_or_empty(target: Target, lock: Lock | None) -> dict[
     """
     found: dict[str, str] = {}
     for part in target.git:
-        found |= dict.fromkeys(get_canonical_source_and_repo_names(part), "")
+        found |= dict.fromkeys(get_own_and_repo_package_names(part), "")
     found |= {canonicalize_name(name): version for name, version in target.base.holds.items()}
     for group in lock.groups if lock else ():
         found |= {canonicalize_name(package.name): package.version for package in group.packages}
@@ -68,7 +68,7 @@ def find_torch_cuda_or_empty(target: Target, versions: VersionMap) -> str:
     return ".".join(runtimes[0].split(".")[:2]) if runtimes else ""
 
 
-def get_canonical_source_and_repo_names(source: GitSource) -> tuple[str, str]:
+def get_own_and_repo_package_names(source: GitSource) -> tuple[str, str]:
     """Return the canonical names by which a git part counts as a package: its own, and that of its repository."""
     repository = source.url.rstrip("/").removesuffix(".git").rpartition("/")[2]
     return canonicalize_name(source.name), canonicalize_name(repository)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rlbox.fixes.conditions import VersionMap, check_package_requirement, get_canonical_source_and_repo_names
+from rlbox.fixes.conditions import VersionMap, check_package_requirement, get_own_and_repo_package_names
 from rlbox.fixes.fix import Fix
 from rlbox.fixes.render import build_fix_template_values, render_fix_template
 from rlbox.i18n import _
@@ -99,7 +99,7 @@ def find_package_or_git_source_for_patch(
     against = []
     for text in patch.package:
         name = canonicalize_name(Requirement(text).name)
-        parts = (part for part in target.git if name in get_canonical_source_and_repo_names(part))
+        parts = (part for part in target.git if name in get_own_and_repo_package_names(part))
         if not versions.get(name) and (part := next(parts, None)):
             return PackageOrGitSourceOrSkip(name, part)
         holds, fact = check_package_requirement(text, versions)

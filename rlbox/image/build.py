@@ -85,7 +85,7 @@ def ensure_current_image_built(app: App, target_name: str) -> None:
         if why:
             app.dry.steps_before.append(_("the image {tag} is built: {why}").format(tag=plan.tag, why=why))
             app.dry.built_tags.add(plan.tag)
-            BuildContextWriter(app, plan, options).record_dry_run_and_plan_request()
+            BuildContextWriter(app, plan, options).check_and_plan_request_for_dry_run()
 
 
 def _build(app: App, plan: ImagePlan, options: BuildOptions, outdated_reason: str | None) -> Path:
@@ -156,7 +156,7 @@ def _plan_dry_run(app: App, plan: ImagePlan, options: BuildOptions, why: str | N
     with app.collecting_refusals_if_dry_run("other builds"):
         require_unlocked(*_build_lock(plan))
     with app.collecting_refusals_if_dry_run("lock"):
-        request = BuildContextWriter(app, plan, options).record_dry_run_and_plan_request()
+        request = BuildContextWriter(app, plan, options).check_and_plan_request_for_dry_run()
         argv = plan_build_command(request, buildx, "SOURCES").argv
     lines: list[str] = [shlex.join(argv), translate(_BY_HAND.format(target=plan.target))] if argv else []
     data = {"target": plan.target, "image": plan.tag, "why": why or "", **_forced(options), "command": argv}

@@ -99,7 +99,7 @@ class BuildContextWriter:
         profile = load_profile_without_dead_mirrors(self._app, self._sources, self._site, files)
         return replace(run, step_env=plan_pip_uv_env_and_local_wheels(plan.torch_groups, self._site, profile).env)
 
-    def record_dry_run_and_plan_request(self) -> BuildRequest:
+    def check_and_plan_request_for_dry_run(self) -> BuildRequest:
         app, plan, missing = self._app, self._plan, self._missing()
         if missing:
             with app.collecting_refusals_if_dry_run("store"):

@@ -93,7 +93,7 @@ class Backend(Protocol):
     """Where runs take place; how a run that is there is and ends is told by the `RuntimeHandle` of its record."""
 
     @property
-    def is_data_disk_local(self) -> bool: ...
+    def is_data_disk_on_this_machine(self) -> bool: ...
 
     def open_store_or_run_remotely_and_exit(
         self, app: App, target: str, secrets_to_send: Mapping[str, Secret]

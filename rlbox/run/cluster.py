@@ -78,13 +78,13 @@ class ClusterBackend:
         self._known: _Head | None = None
 
     @property
-    def is_data_disk_local(self) -> bool:
+    def is_data_disk_on_this_machine(self) -> bool:
         return bool(os.environ.get(HEAD_VARIABLE))
 
     def open_store_or_run_remotely_and_exit(
         self, app: App, target: str, secrets_to_send: Mapping[str, Secret]
     ) -> RunStore:
-        if self.is_data_disk_local:
+        if self.is_data_disk_on_this_machine:
             return resolve_local_run_store(app, target, self._options.data)
         options = dataclasses.replace(self._name_cluster(target), data=self._options.data or "")
         if not app.dry_run:
@@ -113,7 +113,7 @@ class ClusterBackend:
             temp_dir=head.folder,
             ports={part: plan.ports.of(part) for part in _PARTS},
         )
-        run_id = os.environ.get(_RUN, "") if self.is_data_disk_local else ""
+        run_id = os.environ.get(_RUN, "") if self.is_data_disk_on_this_machine else ""
         adapted = adapt_job_to_cluster(job, values, gives)
         return dataclasses.replace(adapted, cluster=self._run_on(target, plan), preset_run_id=run_id)
 
@@ -131,7 +131,7 @@ class ClusterBackend:
         )
 
     def _head(self, app: App, target: str) -> _Head | None:
-        if self._known is None and (self.is_data_disk_local or not app.dry_run):
+        if self._known is None and (self.is_data_disk_on_this_machine or not app.dry_run):
             with app.collecting_refusals_if_dry_run("cluster"):
                 name = resolve_cluster_name(load_target(app.project, target).target, self._options.cluster)
                 mount = load_image_plan(app.project, target).container.disk_mount

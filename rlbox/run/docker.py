@@ -64,7 +64,7 @@ class DockerBackend:
         self._options = options
 
     @property
-    def is_data_disk_local(self) -> bool:
+    def is_data_disk_on_this_machine(self) -> bool:
         return is_engine_on_unix_socket()
 
     def open_store_or_run_remotely_and_exit(
@@ -83,7 +83,7 @@ class DockerBackend:
         if self._options.build_missing:
             _ensure_engine_and_image(app, target)
         image = load_image_plan(app.project, target)
-        if self.is_data_disk_local:
+        if self.is_data_disk_on_this_machine:
             ensure_usable_data_dir_creating_default(app, run_store.data_dir, image.container, need_disk_gib)
         inspected: Mapping[str, Any] = {"Id": "IMAGE"}
         with app.collecting_refusals_if_dry_run("image"):

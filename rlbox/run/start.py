@@ -103,7 +103,7 @@ def start_run_and_follow(app: App, job_name: str, options: RunOptions) -> int:
     if options.place == CLUSTER:
         require_cluster_table(job)
     forced = require_consistent_stack_or_forced_conflict(app, target, force=options.force)
-    is_local_run = backend.is_data_disk_local and options.place != CLUSTER
+    is_local_run = backend.is_data_disk_on_this_machine and options.place != CLUSTER
     tree = require_matching_source_if_set(
         app, job, values, is_local_run=is_local_run, accept_other_version=options.force
     )
@@ -138,7 +138,7 @@ def start_run_and_follow(app: App, job_name: str, options: RunOptions) -> int:
         _require_stages_passed(skipped, options, format_run_command_without_params(plan))
         plan = dataclasses.replace(plan, begin_at=options.first_stage if skipped else "", skipped=skipped)
     if app.dry_run:
-        if backend.is_data_disk_local:
+        if backend.is_data_disk_on_this_machine:
             with app.collecting_refusals_if_dry_run("data disk"):
                 run_store.require_unlocked_and_idle()
         if prepared.shares_local_machine_ports:
@@ -181,7 +181,7 @@ def _check_fit(
     fit, gpus = None, get_gpus_option_or_env(options.gpus)
     with app.collecting_refusals_if_dry_run("memory"):
         capacity = load_declared_capacity(app, target, gpus)
-        if backend.is_data_disk_local:
+        if backend.is_data_disk_on_this_machine:
             capacity = replace_memory_and_disk_by_measured(app, target, capacity, run_store.data_dir, gpus)
         fit = check_fit(job, values, capacity)
         place = "" if options.place == DEFAULT_PLACE else options.place
@@ -258,7 +258,7 @@ def resume_run_and_follow(app: App, run_name: str, options: RunOptions) -> int:
     `SpecError`: there is nothing to resume, or `--force` is missing for specs that changed or a stage that is left out.
     """
     target = options.target or DEFAULT_TARGET
-    if options.place == CLUSTER and not (head := create_backend(CLUSTER, options)).is_data_disk_local:
+    if options.place == CLUSTER and not (head := create_backend(CLUSTER, options)).is_data_disk_on_this_machine:
         head.open_store_or_run_remotely_and_exit(app, target, {})
     run_store = None
     with app.collecting_refusals_if_dry_run(_("run {run}").format(run=run_name)):

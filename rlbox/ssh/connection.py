@@ -65,7 +65,7 @@ class SshAddress:
         return f"{self.user}@{self.host}" if self.user else self.host
 
     @property
-    def shell_command(self) -> str:
+    def unquoted_ssh_command(self) -> str:
         return f"ssh -p {self.port} {self.ssh_destination}" if self.port else f"ssh {self.ssh_destination}"
 
     def to_argv_before_destination(self, *o_options: str) -> tuple[str, ...]:
@@ -165,7 +165,9 @@ class SshConnection:
         outcome = self.run(command, stdin, timeout_s=timeout_s)
         if outcome.ok:
             return outcome.stdout
-        step = _("look there with `{shell_command}`, and try again").format(shell_command=self.address.shell_command)
+        step = _("look there with `{shell_command}`, and try again").format(
+            shell_command=self.address.unquoted_ssh_command
+        )
         raise MachineError(
             _("{error}: {last_line}").format(error=error_message, last_line=_last_line(outcome)),
             where=self.ssh_destination,
@@ -180,7 +182,7 @@ class SshConnection:
         return (*self.address.to_argv_before_destination(), *session)
 
     def _connection_lost(self, error: str) -> SshConnectionFailed:
-        test = self.address.shell_command.replace("ssh", "ssh -oBatchMode=yes", 1)
+        test = self.address.unquoted_ssh_command.replace("ssh", "ssh -oBatchMode=yes", 1)
         return SshConnectionFailed(
             _("ssh to {name} failed: {error}").format(name=self.ssh_destination, error=error),
             next_step=_("make `{test} true` work: key, known host, network").format(test=test),

@@ -9,8 +9,8 @@ import pytest
 
 from rlbox.artifacts.mirrors import (
     PipUvEnvAndLocalWheels,
-    list_find_links_wheel_paths_of_group,
     plan_pip_uv_env_and_local_wheels,
+    select_listed_wheel_paths_of_group,
 )
 from rlbox.artifacts.profile import MirrorRule, Profile
 from rlbox.system.network_settings import NetworkSettings, read_pip_and_proxy_settings
@@ -105,13 +105,13 @@ def test_local_wheels_by_name() -> None:
             "/a": (WHEEL, "torchaudio-2.13.0+cpu-x.whl", "torch-2.13.0-x.whl", "torch-2.13.0.1+cpu-x.whl"),
         }
     )
-    assert list_find_links_wheel_paths_of_group(CPU, site) == (
+    assert select_listed_wheel_paths_of_group(CPU, site) == (
         f"/a/{WHEEL}",
         "/b/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl",
         "/b/torch-2.13.0%2bcpu-cp312-x.whl",
     )
     dashed = TorchWheelGroup(packages=("flash-attn==1.0",), channel="cu128")
-    assert list_find_links_wheel_paths_of_group(
+    assert select_listed_wheel_paths_of_group(
         dashed, NetworkSettings(wheels_by_find_links_folder={"/a": ("flash_attn-1.0+cu128-x.whl",)})
     ) == ("/a/flash_attn-1.0+cu128-x.whl",)
 

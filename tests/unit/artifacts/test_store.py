@@ -27,7 +27,7 @@ from rlbox.artifacts.store_upkeep import (
     list_fetched_locks,
     map_sha256_to_recorded_file,
     record_fetched_lock,
-    remove_objects_and_gone_lock_records,
+    remove_objects_and_records_of_gone_lock_files,
 )
 from rlbox.errors import MachineError, SpecError, WorkFailed
 from rlbox.system.files import cache_path
@@ -244,7 +244,7 @@ def test_unused_objects(store: ObjectStore, target: Folder, tmp_path: Path) -> N
         busy.write(b"half")
         unused = find_unused_objects_and_partials(store, target.project)
         assert {path.name: size for path, size in unused.items()} == {drop: 5, linked: 0, "a" * 64: 4}
-        remove_objects_and_gone_lock_records(store, unused)
+        remove_objects_and_records_of_gone_lock_files(store, unused)
         assert [path.name for path in store.list_partials()] == ["c" * 64]
     assert list(store.list_digests()) == [keep]
     assert [known.target for known in list_fetched_locks(store)] == ["kept"]

@@ -27,9 +27,9 @@ from rlbox.doctor.requirements import Requirements
 from rlbox.doctor.stack import (
     ProbeProgramResult,
     StackProbe,
-    check_linker,
     check_ray_task,
     check_torch_and_extensions,
+    find_jit_compile_or_link_failures,
 )
 from rlbox.findings import Finding
 from rlbox.system.gpu import CudaDriver
@@ -102,11 +102,11 @@ class Linker(StackProbe):
 
 def test_link() -> None:
     jit, libraries = Requirements(packages={"triton": "3"}), ("cudart", "cuda")
-    assert ids(check_linker(Linker(None), TARGET, libraries)) == []
-    assert ids(check_linker(Linker(None), jit, libraries)) == ["jit-no-compiler"]
-    assert ids(check_linker(Linker(program="no stdio.h"), TARGET, libraries)) == ["jit-compile"]
-    assert ids(check_linker(Linker(cuda="cannot find -lcuda"), TARGET, libraries[:1])) == []
-    (finding,) = check_linker(Linker(cudart="cannot find -lcudart"), TARGET, libraries)
+    assert ids(find_jit_compile_or_link_failures(Linker(None), TARGET, libraries)) == []
+    assert ids(find_jit_compile_or_link_failures(Linker(None), jit, libraries)) == ["jit-no-compiler"]
+    assert ids(find_jit_compile_or_link_failures(Linker(program="no stdio.h"), TARGET, libraries)) == ["jit-compile"]
+    assert ids(find_jit_compile_or_link_failures(Linker(cuda="cannot find -lcuda"), TARGET, libraries[:1])) == []
+    (finding,) = find_jit_compile_or_link_failures(Linker(cudart="cannot find -lcudart"), TARGET, libraries)
     assert (finding.id, finding.seen, finding.covers) == (
         "jit-link", "-lcudart: cannot find -lcudart", ("lcudart-link",),
     )  # fmt: skip

@@ -26,7 +26,7 @@ KNOWN = {
     "scoring": (
         sandbox_client.SCORING_VERSION,
         (
-            sandbox_client.parse_function_check_reply,
+            sandbox_client.judge_function_check_reply,
             rewards.classify_check_reply,
             sandbox_client.judge_run_reply,
             sandbox_client.has_same_words_by_line,
@@ -49,7 +49,7 @@ KNOWN = {
 }
 DIGESTS = {
     ("extraction", 1): "da9aeb43ecf3901b",
-    ("scoring", 1): "5111ef9032eb9916",
+    ("scoring", 1): "5b41f6bd48d38ed1",
     ("sandbox", 3): "38b653a13b24fad0",
 }
 """May the same answer get another verdict now? Then count the version up; write the new digest here either way."""

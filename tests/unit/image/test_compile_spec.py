@@ -15,7 +15,7 @@ from rlbox.artifacts.python_lock import (
 )
 from rlbox.artifacts.relock import (
     copy_matching_compiled_wheels,
-    derive_bootstrapped_compiler_base,
+    derive_toolchain_base_if_bootstrapped_and_compiling,
     map_groups_to_file_sizes,
     plan_inputs_to_find_sdist,
     plan_tool_resolver_inputs,
@@ -253,11 +253,11 @@ def wheel_of(name: str, version: str) -> Package:
 
 
 def test_the_system_of_a_build(folder: Folder) -> None:
-    base = derive_bootstrapped_compiler_base(target(folder))
+    base = derive_toolchain_base_if_bootstrapped_and_compiling(target(folder))
     assert base is not None
     assert base.packages == ("g++", "make", "python3-dev")
     image = SPEC.replace('bootstrap = "debian:bookworm"\npackages = ["python3"]', f'image = "r/b@sha256:{"0" * 64}"')
-    assert derive_bootstrapped_compiler_base(target(folder, image)) is None
+    assert derive_toolchain_base_if_bootstrapped_and_compiling(target(folder, image)) is None
 
 
 def test_shipped_flash_targets_have_one_recipe() -> None:
