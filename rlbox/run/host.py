@@ -41,7 +41,7 @@ from rlbox.values import Command, Secret
 class HostBackend:
     """Runs whose processes are those of this machine; no record says what carries them."""
 
-    is_data_disk_local = True
+    is_data_disk_on_this_machine = True
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
