@@ -184,7 +184,7 @@ def export_to_wandb(record: RunRecord, series: Sequence[ExportSeries], destinati
     return place
 
 
-def export_to_prometheus_textfile(record: RunRecord, series: Sequence[ExportSeries], destination: str) -> str:
+def export_to_prometheus(record: RunRecord, series: Sequence[ExportSeries], destination: str) -> str:
     """Write the last values as a file for node-exporter's textfile collector, which reads names ending with `.prom`."""
     state, run_id = record.state, record.state.run_id
     info = {"run": run_id, "job": state.job, "target": state.target, "state": state.state}

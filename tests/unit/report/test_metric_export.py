@@ -47,7 +47,7 @@ def test_an_export_holds_all_kinds_and_prometheus_a_line_for_each(tmp_path: Path
     series = {one.path: one for one in collect_export_series(record, 1795180000.0)}
     assert {one.kind for one in series.values()} == {"metric", "stage", "gate", "phase", "resource"}
     assert (len(series["phase/smoke/rollout"].points), len(series["resource/cpu_pct"].points)) == (3, 400)
-    metric_export.export_to_prometheus_textfile(record, [*series.values()], str(tmp_path / "rlbox.prom"))
+    metric_export.export_to_prometheus(record, [*series.values()], str(tmp_path / "rlbox.prom"))
     lines = (tmp_path / "rlbox.prom").read_text().splitlines()
     assert sum(not line.startswith("# TYPE ") for line in lines) == len(series) + 1
     assert 'rlbox_stage{run="holdem-1",stage="train-only",name="passed"} 1.0' in lines
