@@ -17,7 +17,7 @@ from rlbox.i18n import _
 from rlbox.lint.calls import put_server_command_before
 from rlbox.lint.document import NO_CONTEXT_TAGS, Document
 from rlbox.lint.shell import Position, Source, Word, parse_shell_commands
-from rlbox.target.engine_images import format_probe_or_image_words_for_lint_rules
+from rlbox.target.engine_images import list_container_words_for_lint
 
 Format = Literal["shell", "notes", "yaml", "toml", "dockerfile"]
 _FORMAT_BY_SUFFIX: dict[str, Format] = {
@@ -105,9 +105,7 @@ def _add_value(document: Document, path: Sequence[str], value: Value) -> None:
         for key, position, inner in value:
             if key in _PROBES or (key == "image" and _IN_CONTAINER & {*path}):
                 texts = dict(_texts_in((Entry(key, position, inner),)))
-                facts = format_probe_or_image_words_for_lint_rules(
-                    key, texts, [one.text for one in command_line], by_key
-                )
+                facts = list_container_words_for_lint(key, texts, [one.text for one in command_line], by_key)
                 document.add_argv_unless_options([Word(text, text, position) for text in (key, *facts)])
             if is_joined and key in ("command", "args"):
                 continue

@@ -22,7 +22,7 @@ from rlbox.lint.drift import DriftRule, Matcher, Severity, load_drift_rules
 from rlbox.lint.formats import parse_document
 from rlbox.lint.shell import Position, replace_angle_bracket_placeholders
 from rlbox.system.bash import find_syntax_error_if_bash_available
-from rlbox.target.engine_images import map_packages_to_unambiguous_tagged_version
+from rlbox.target.engine_images import map_packages_to_tagged_version
 
 _LONGEST_STATEMENT = 8_000  # characters
 _OPTIONS = Path(__file__).with_name("options.json.xz")
@@ -135,11 +135,7 @@ def lint_text(
 ) -> tuple[LintFinding, ...]:
     """Return what is wrong, by line, in the `versions` that a target pins and those that the text itself installs."""
     document = parse_document(name, text)
-    known = (
-        map_packages_to_unambiguous_tagged_version(one.text for one in document.images)
-        | document.pins
-        | dict(versions or {})
-    )
+    known = map_packages_to_tagged_version(one.text for one in document.images) | document.pins | dict(versions or {})
     findings: list[LintFinding] = []
     for rule in rules:
         commands, found = dict[int, list[tuple[LintFinding, str]]](), set[object]()
@@ -186,7 +182,7 @@ def _finding(rule: DriftRule, document: Document, versions: Mapping[str, str], h
 def _fill(text: str, fields: Mapping[str, str]) -> str:
     given = {name: fields.get(name, f"{{{name}}}") for name in re.findall(r"\{(\w+)\}", text)}
     plain = {name: shorten(one, 80, placeholder="…") for name, one in given.items() if type(one) is str}
-    return _(text).format(**given | plain)
+    return _(text).format(**{"name": ""} | given | plain)  # without any field no doubled brace becomes one
 
 
 _BRANCH = re.compile(r"(?m)^\s*(?:if|elif|else|fi|case|esac)\b|;;")
@@ -242,7 +238,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
     for package, programs in _load_known_options().items():
         own = {name for one in load_drift_rules() if one.package == package for name in (*one.names, *one.renamed)}
         for call in document.calls:
-            program = call.program.replace("python -m vllm.entrypoints.openai.api_server", "vllm serve")
+            program = rule.renamed.get(call.program, call.program)
             program = program if program in programs else program.rpartition(" ")[0]
             if program in programs:
                 known = _KnownNames(package, programs[program], versions)
@@ -251,7 +247,7 @@ def _unknown_options(document: Document, rule: DriftRule, versions: Mapping[str,
                 given = (one for one in call.arguments if not inner or one.position < inner[0].position)
                 for argument in takewhile(lambda one: one.name not in ("--", "--args"), given):
                     if argument.name not in own.union(rule.names) and (new := find_better(argument.name, known)):
-                        fields = {"name": argument.name, "value": program, "new": new, "versions": known.versions}
+                        fields = {"name": argument.name, "value": call.program, "new": new, "versions": known.versions}
                         yield replace(_make_hit_at_call(call, argument.position, **fields), severity=known.severity)
             elif package == "vastai" and rule.names and call.program.startswith("vastai "):
                 known = _KnownNames(package, dict.fromkeys(programs["vastai logs"], programs), versions)

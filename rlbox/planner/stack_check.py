@@ -13,7 +13,7 @@ from rlbox.app import App, list_rlbox_base_requirements
 from rlbox.config.schema import did_you_mean_hint
 from rlbox.errors import SpecError, get_main_docs_url
 from rlbox.i18n import _, join, translate
-from rlbox.planner.stack_facts import MACHINE, Constraint, StackProblem, build_stack_problem, load_compat_table
+from rlbox.planner.stack_facts import MACHINE, REBUILT, Constraint, StackProblem, build_stack_problem, load_compat_table
 from rlbox.planner.stack_solver import CompatFact, solve
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def solve_or_find_conflict(problem: StackProblem) -> StackVerdict:
     versions = solve(problem.candidates(problem.constraints), problem.facts)
     if versions is not None:
         return StackVerdict(versions=versions)
+    # a missing compiler is said last: versions that contradict each other do so with any compiler
+    with_compiler = tuple(one for one in problem.constraints if one.name != "nvcc" or one.range)
+    if solve(problem.candidates(with_compiler), problem.facts) is None:
+        problem = replace(problem, constraints=with_compiler)
     fixed: tuple[str, ...] = MACHINE
     given = tuple(one for one in problem.constraints if not one.own)
     if solve(problem.candidates(given), problem.facts) is None:
@@ -100,16 +104,19 @@ def _find_changes(
 ) -> tuple[NewVersions, ...]:
     """Return the ways out with the fewest changes, the nearest first; leaving a package out is the last of them.
 
-    None keeps a version that no fact speaks of, where facts speak of its neighbours: the rest would be unproven.
+    None keeps a version that no fact speaks of, where facts speak of its neighbours, while others do: it is unproven.
     """
     unknown = {one.name for one in problem.unknown}
     guilty = dict.fromkeys(one.name for one in contradiction if one.own and one.name not in fixed)
     names = dict.fromkeys((*guilty, *(one.name for one in problem.constraints if one.own and one.name not in fixed)))
-    for count, may_be_absent in ((1, False), (2, False), (1, True), (2, True)):
+    if not any(one.name == "datacenter" for one in problem.constraints):
+        names.pop("cuda-compat", None)  # a GPU that is not named may be a consumer's
+    sizes = ((1, False), (2, False), (1, True), (2, True))
+    for replaced, (count, may_be_absent) in product((unknown, set[str]()), sizes):
         changes = [
             change
             for some in combinations(names, count)
-            if not guilty.keys().isdisjoint(some) and unknown.issubset(some)
+            if not guilty.keys().isdisjoint(some) and replaced.issubset(some)
             if (change := _find_nearest_change(problem, some, may_be_absent))
         ]
         if changes:
@@ -132,6 +139,8 @@ def _find_nearest_change(
     if "cuda" in names and domains["default"] == ("",):
         # a build with CUDA in the place of one without: of a channel that torch has, with all that comes with it
         domains |= {"default": ("0",), "abi": problem.versions["abi"], "nccl": problem.versions["nccl"]}
+    if "default" in names:
+        domains["cuda"] = tuple(version for version in domains["cuda"] if version)
     if not all(domains.values()) or (free := solve(domains, problem.facts)) is None:
         return None
     if "nvcc" in names and free["cuda"] in domains["nvcc"]:
@@ -225,6 +234,7 @@ def format_conflict_lines(verdict: StackVerdict) -> list[str]:
     said: list[str] = [
         join("", (_TITLES.get(one.name, one.name), " ", one.range or _("none"), "  (", one.where, ")"))
         for one in verdict.conflicting_constraints
+        if not one.name.endswith(REBUILT)
     ]
     return said + [
         _sentence(fact) + join("", (f"  [{fact.id}: ", fact.source, "]")) for fact in verdict.conflicting_facts
@@ -233,7 +243,7 @@ def format_conflict_lines(verdict: StackVerdict) -> list[str]:
 
 def format_advice_to_resolve_conflict(target_name: str, verdict: StackVerdict) -> str:
     facts = ", ".join(fact.id for fact in verdict.conflicting_facts)
-    off = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
+    off: str = _("a fact that is wrong here ({facts}) goes into [compat.off] of the spec with the reason").format(
         facts=facts
     )
     changes = [
@@ -245,7 +255,7 @@ def format_advice_to_resolve_conflict(target_name: str, verdict: StackVerdict) -
     ]
     if changes:
         change = reduce(lambda one, other: _("{one}; or else {other}").format(one=one, other=other), changes)
-        return join("; ", (change, off))
+        return join("; ", (change, off)) if facts else change
     return _(
         "no change of two versions helps: leave versions of the spec open, then rlbox stack {name} --solve; {off}"
     ).format(name=target_name, off=off)

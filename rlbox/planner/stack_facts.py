@@ -35,6 +35,10 @@ _METADATA = "metadata of "
 _BUILT_FOR_TORCH = ("sgl-kernel", "sglang-kernel")
 # frameworks that patch others: they excuse a pair of versions only where the spec asks for them
 _NOT_ADDED = ("ms-swift", "unsloth", "llamafactory")
+# torch refuses a compiler of another CUDA major version; flashinfer, which engines bring along, calls nvcc itself
+_OF_TORCH = ("nvcc-11", "nvcc-12", "nvcc-13")
+_CALL_NVCC = frozenset(("flashinfer-python", "sglang", "vllm"))
+_BUILD_BY_TORCH = frozenset(("deepspeed", "flash-attn", "openrlhf", "transformer-engine", "transformer-engine-torch"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +159,18 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
         if constraint.name in table.versions:
             unique.setdefault((constraint.name, constraint.range), constraint)
     constraints = tuple(unique.values())
+    there = {one.name for one in constraints if one.range}
+    off = {*target.compat.off, *(_OF_TORCH if there & _CALL_NVCC and not there & _BUILD_BY_TORCH else ())}
+    # a range of releases says nothing of a build between them that the table does not list
+    builds = _map_unlisted_builds(table, constraints)
     # what a package declares and the spec, or the resolver, has left out by name, was left out on purpose
     out = {one.name for one in constraints if not one.range and one.where in (_EXCLUDED, _LOCK_FILE)}
     facts = _select_applicable_facts(
         [
             fact
             for fact in table.facts
-            if fact.id not in target.compat.off
+            if fact.id not in off
+            and not any(one.version_range and one.name in builds for one in fact.when_and_alternative_conditions())
             and not (is_from_package_metadata(fact) and out & {one.name for one in fact.alternatives[0]})
         ],
         constraints,
@@ -182,12 +191,19 @@ def build_stack_problem(table: CompatTable, target: Target, lock: Lock | None) -
         unknown=tuple(
             VersionWithoutFacts(one.name, one.range.removeprefix("=="), known)
             for one in constraints
-            if one.range and (known := table.versions_with_facts.get(one.name))
-            if not any(is_public_version_in_range(one.range, version) for version in known)
+            if one.range and (known := table.versions_with_facts.get(one.name) or builds.get(one.name))
+            if one.name in builds or not any(is_public_version_in_range(one.range, version) for version in known)
         ),
         versions_with_facts={name: rows for name, rows in table.versions_with_facts.items() if name in versions},
         names_without_facts=_list_pinned_without_facts(table, listed),
     )
+
+
+def _map_unlisted_builds(table: CompatTable, constraints: Iterable[Constraint]) -> dict[str, tuple[str, ...]]:
+    """Return the packages that are pinned to a pre-release or nightly build which the table does not list."""
+    pins = ((one.name, one.range[2:]) for one in constraints if re.fullmatch(r"==[^*,]*", one.range))
+    rows = ((name, version, table.versions[name]) for name, version in pins)
+    return {name: known for name, version, known in rows if version not in known and Version(version).is_prerelease}
 
 
 def _list_pinned_without_facts(table: CompatTable, constraints: Iterable[Constraint]) -> tuple[str, ...]:
@@ -225,7 +241,8 @@ _BUILT_FOR = re.compile(r"cu(\d\d)\d*torch(\d+\.\d+)cxx11abi(true|false)")
 _NVCC_WHEEL = "nvidia-cuda-nvcc"
 _NVCC_DEB = re.compile(r"cuda-(?:compiler|minimal-build|nvcc|toolkit)-(\d+)-(\d+)")
 _GLIBC = {"debian:bookworm": "2.36"}
-_COMPILED = "-compiled"
+_NVCC_OF_DISTRIBUTION = {"debian:bookworm": "11.8"}  # its package nvidia-cuda-toolkit
+_COMPILED, REBUILT = "-compiled", "-rebuilt"
 _EXCLUDED, _LOCK_FILE = "python.exclude", "lock.json"
 # Without them its build leaves its operators to the first use: source: DeepSpeed setup.py, op_builder/all_ops.py.
 _SWITCHES = {"deepspeed": ("DS_BUILD_FUSED_ADAM", "DS_BUILD_CPU_ADAM")}
@@ -244,6 +261,7 @@ def _list_constraints(table: CompatTable, target: Target, lock: Lock | None) -> 
         for wheel in group.wheels:
             yield from _constrain_by_wheel(wheel, f"stack.{group.name}.wheels")
     yield from _constrain_compiled(table, target)
+    yield from _constrain_rebuilt(table, target)
     yield from _constrain_excluded(target)
     for locked in lock.groups if lock else ():
         for package in locked.packages:
@@ -299,6 +317,9 @@ def _constrain_cuda_compiler(target: Target) -> Iterator[Constraint]:
         if named := _NVCC_DEB.fullmatch(package):
             yield Constraint("nvcc", f"=={named[1]}.{named[2]}", "base.packages")
             return
+    if "nvidia-cuda-toolkit" in target.base.packages and (cuda := _NVCC_OF_DISTRIBUTION.get(target.base.bootstrap)):
+        yield Constraint("nvcc", f"=={cuda}", "base.packages")
+        return
     if target.base.bootstrap:
         yield Constraint("nvcc", "", _("base.packages and the stack"))
 
@@ -329,6 +350,16 @@ def _constrain_compiled(table: CompatTable, target: Target) -> Iterator[Constrai
     for name in table.versions:
         if name.endswith(_COMPILED):
             yield Constraint(name, "==1" if name in made else "", "stack.compile")
+
+
+def _constrain_rebuilt(table: CompatTable, target: Target) -> Iterator[Constraint]:
+    """Yield which packages are not the wheels of the package index: their CUDA may be another one."""
+    made = {str(canonicalize_name(name)) for name in (*target.base.holds, *(tree.name for tree in target.git))}
+    made |= {wheel.distribution_name for group in target.stack for wheel in group.wheels}
+    made |= {entry.distribution_name for __, entry in target.compile_entries}
+    for name in table.versions:
+        if name.endswith(REBUILT):
+            yield Constraint(name, "==1" if name.removesuffix(REBUILT) in made else "", "stack", own=False)
 
 
 def _constrain_excluded(target: Target) -> Iterator[Constraint]:

@@ -15,6 +15,8 @@ _RELEASE_IN_TAG = {
     "sglang": r"(?:^|/)lmsysorg/sglang:v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?:-cu\d+|-runtime|-amd64|-arm64)*$",
 }
 _SERVER = re.compile(r"vllm serve|vllm\.entrypoints\.openai\.api_server|(?P<sglang>sglang\.launch_server)")
+_SEVERAL_NODES = re.compile(r"\bray\b|--nnodes|--headless")
+_PROBES = {"livenessProbe", "readinessProbe", "startupProbe"}
 _ARGUMENT = re.compile(r"-|(?!/)(?!bin/)[\w.-]+/[\w.-]+$")  # an option, or a model of the hub
 
 
@@ -24,7 +26,7 @@ def get_server_command_or_empty(image: str, option_or_program: str) -> tuple[str
     return next(commands, ()) if _ARGUMENT.match(option_or_program) else ()
 
 
-def map_packages_to_unambiguous_tagged_version(images: Iterable[str]) -> dict[str, str]:
+def map_packages_to_tagged_version(images: Iterable[str]) -> dict[str, str]:
     """Return the engines' releases by tag, where all images of an engine have the same."""
     tagged: dict[str, set[str]] = {}
     for image in images:
@@ -34,18 +36,21 @@ def map_packages_to_unambiguous_tagged_version(images: Iterable[str]) -> dict[st
     return {package: versions.pop() for package, versions in tagged.items() if len(versions) == 1}
 
 
-def format_probe_or_image_words_for_lint_rules(
+def list_container_words_for_lint(
     probe_or_image_key: str, probe: Mapping[str, str], command_words: Sequence[str], container_keys: Collection[str]
 ) -> list[str]:
     """Return what the rules of lint match after the name of a container's key, as if it were a command; may be empty.
 
     Of a probe: `seconds=N`, after which a failing one ends a server that starts, the probe's `port=N` and `server=N`,
-    the server's. Of an `image` without an entrypoint: the image, and the option that it gets in place of a program.
+    the server's. Of an `image` without an entrypoint: the image, and the option that it gets in place of a program;
+    of one that runs a server without any probe: unprobed.
     """
+    command_line = " ".join(command_words)
     if probe_or_image_key == "image":
+        if _SERVER.search(command_line) and not _PROBES & {*container_keys} and not _SEVERAL_NODES.search(command_line):
+            return ["unprobed"]
         is_without = command_words and re.search(_WITHOUT_ENTRYPOINT, probe.get(probe_or_image_key, ""))
         return [probe[probe_or_image_key], command_words[0]] if is_without and command_words[0].startswith("-") else []
-    command_line = " ".join(command_words)
     if (server := _SERVER.search(command_line)) is None:
         return []
     defaults = {"initialDelaySeconds": "0", "periodSeconds": "10", "failureThreshold": "3"}  # of Kubernetes
@@ -55,6 +60,6 @@ def format_probe_or_image_words_for_lint_rules(
     if is_liveness and delay is not None and period is not None and threshold is not None:
         facts.append(f"seconds={delay + period * threshold}")
     ports = re.findall(r"--port[= ](\S+)", command_line) or ["30000" if server["sglang"] else "8000"]
-    if "port" in probe and len(ports) == 1 and not re.search(r"\bray\b|--nnodes", command_line):
+    if "port" in probe and len(ports) == 1 and not _SEVERAL_NODES.search(command_line):
         facts += [f"port={probe['port']}", f"server={ports[0]}"]
     return facts

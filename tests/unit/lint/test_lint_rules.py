@@ -9,6 +9,7 @@ from fakes import CASES as FOLDER
 
 from rlbox.config.toml_files import load_toml
 from rlbox.errors import SpecError
+from rlbox.i18n import translate
 from rlbox.lint.drift import load_drift_rules
 from rlbox.lint.rules import lint_text
 from rlbox.lint.shell import load_bash_parser
@@ -91,6 +92,12 @@ def test_place_and_texts_of_a_finding() -> None:
     assert (
         found.next_step == "a port outside 10002-19999, or --min-worker-port and --max-worker-port that leave it free"
     )
+
+
+def test_a_text_without_fields_has_single_braces() -> None:
+    text = CASES["by_format"][0][1]
+    (finding,) = lint_text("x.yaml", text, load_drift_rules())
+    assert translate(finding.next_step).startswith("readinessProbe: {httpGet: {path: /health, port: PORT}}, ")
 
 
 @pytest.mark.parametrize(("text", "versions", "expected"), CASES["versions"])

@@ -216,6 +216,39 @@ def test_a_version_that_no_fact_speaks_of_is_not_known() -> None:
     assert stack_to_json(problem, solve_or_find_conflict(problem))["fits"] is None
 
 
+def test_a_range_of_releases_says_nothing_of_a_build_between_them() -> None:
+    packages = ("torch==2.11.0", "vllm==0.22.1rc1.dev58", "flashinfer-cubin==0.6.12.dev20260602")
+    problem = build_stack_problem(TABLE, target(*packages), None)
+    assert [one.name for one in problem.unknown] == ["vllm", "flashinfer-cubin"]
+    assert solve_or_find_conflict(problem).is_consistent
+
+
+def test_vllm_of_another_source_may_have_the_cuda_of_torch() -> None:
+    pins = ("torch==2.9.1", "vllm==0.16.0")
+    assert not verdict(*pins, channel="cu130").is_consistent
+    url = "https://example.org/vllm-0.16.0%2Bcu130-cp38-abi3-manylinux_2_35_x86_64.whl"
+    assert verdict(*pins[:1], channel="cu130", wheels=[{"url": url, "sha256": "0" * 64}]).is_consistent
+    lines = format_conflict_lines(verdict(*pins, channel="cu130"))
+    assert not any("rebuilt" in line for line in lines)
+
+
+def test_versions_that_contradict_each_other_come_before_a_missing_compiler() -> None:
+    found = verdict("openrlhf==0.9.4", "vllm==0.16.0", hardware=GPU_A800)
+    assert {one.name for one in found.conflicting_constraints} == {"openrlhf", "vllm"}
+
+
+def test_advice_without_a_named_gpu_has_a_channel_and_no_forward_compatibility() -> None:
+    found = verdict("torch==2.11.0", hardware={"cuda_driver": "12.8"})
+    assert ways(found)[0] == {"default": "12.9"}
+    assert not any("cuda-compat" in way for way in ways(found))
+
+
+def test_advice_on_a_contradiction_without_facts_names_none() -> None:
+    wheel = {"url": WHEEL.format("2.7", "TRUE"), "sha256": "0" * 64}
+    advice = format_advice_to_resolve_conflict("t", verdict("torch==2.10.0", wheels=[wheel]))
+    assert "()" not in advice
+
+
 OF_13 = (
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-crt==13.0.88",
@@ -223,6 +256,8 @@ OF_13 = (
     "nvidia-cuda-runtime==13.0.96",
 )
 FLASH = "flash-attn==2.8.3"
+FLASHINFER = "flashinfer-python==0.6.18"
+NEW_5090 = {**GPU_5090, "cuda_driver": "13.0"}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +271,15 @@ FLASH = "flash-attn==2.8.3"
         (("sglang==0.5.7", "flashinfer-jit-cache==0.5.3"), {}, ""),
         (("sglang==0.5.7",), {"hardware": {"arch": "sm_90", "grade": "datacenter"}}, ""),
         (("sglang==0.5.9", "flashinfer-jit-cache==0.5.3"), {}, "flashinfer-jit-cache-5"),
+        (("torch==2.13.0", FLASHINFER), {"base": {"packages": ["cuda-nvcc-12-9"]}, "hardware": NEW_5090}, ""),
+        (("torch==2.13.0", FLASHINFER), {"base": {"packages": ["cuda-nvcc-12-8"]}}, ""),
+        (
+            ("torch==2.13.0", FLASHINFER),
+            {"base": {"packages": ["cuda-nvcc-12-8"]}, "hardware": NEW_5090},
+            "flashinfer-sm-120-nvcc",
+        ),
+        (("torch==2.13.0", FLASHINFER), {"base": {"packages": ["nvidia-cuda-toolkit"]}}, "flashinfer-compress-nvcc"),
+        (("torch==2.13.0", "deepspeed==0.19.6", FLASHINFER), {"base": {"packages": ["cuda-nvcc-12-9"]}}, "nvcc-12"),
     ],
 )
 def test_a_compiler_is_of_torchs_cuda_and_knows_the_gpu(
@@ -317,7 +361,7 @@ def test_what_would_help_is_to_compile_it() -> None:
         in told
     )
     told = format_advice_to_resolve_conflict(
-        "t", verdict("torch==2.9.1", "transformer-engine==2.12.0", hardware=GPU_A800)
+        "t", verdict("torch==2.10.0", "transformer-engine==2.12.0", hardware=GPU_A800)
     )
     assert "a devel image" in told
 
