@@ -22,7 +22,7 @@ DEMANDS = Path(__file__).resolve().parents[2] / "docs/internal/demands.toml"
 CAUSES = Path(__file__).with_name("causes.toml")
 INDEX = "docs/fixes/README.md"
 NO_FAMILY = "prevention"
-LONGEST_HEADING = 120
+LONGEST_HEADING = 90
 KINDS = {
     "package": "Installs",
     "env": "Sets",
