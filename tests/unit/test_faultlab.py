@@ -11,7 +11,6 @@ from fakes import CHECKOUT
 
 sys.path.append(str(CHECKOUT / "tests/faultlab"))
 
-from covered import PAGE, page
 from exceptions import bare
 from faultrecipe import HALVES, LAB, recipes
 from score import Case, cases
@@ -65,7 +64,3 @@ def test_the_readme_names_every_cause_that_has_no_recipe() -> None:
     told = set(re.findall(r"^\| `([\w-]+)` \|", (LAB / "README.md").read_text("utf-8"), re.MULTILINE))
     there = {recipe.cause for recipe in recipes()} | {known for recipe in recipes() for known in recipe.benign}
     assert told & there == set()
-
-
-def test_the_page_says_what_is_recorded() -> None:
-    assert PAGE.read_text("utf-8") == page(), "python tests/faultlab/covered.py"
