@@ -46,7 +46,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     (tmp_path / "own/libexec/entrypoint.sh").write_text('exec "$@"\n')
     monkeypatch.setenv("HF_TOKEN", "of-the-shell")
     made = Node(ClusterNode(name="local", data=str(tmp_path)))
-    made.connect()
+    made.connect_forwarding_engine_socket()
     yield made
     clear(made)
 
