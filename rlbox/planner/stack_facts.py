@@ -60,6 +60,9 @@ def load_compat_table() -> CompatTable:
     table, metadata = load_toml(COMPAT), parse_untrusted_json(lzma.decompress(REQUIREMENTS.read_bytes()))
     own = {name: tuple(versions) for name, versions in table["versions"].items()}
     read = {name: tuple(text.split()) for name, text in metadata["versions"].items()}
+    for row in table["fact"]:
+        if names := row.get("same"):
+            row["any"] = [[f"{name}=={version}" for name in names] for version in read[names[-1]]]
     facts = [_parse_fact(row, row["source"]) for row in table["fact"]]
     pinned = {one.name for fact in facts for one in fact.when if one.version_range.startswith("==")}
     without = metadata["versions_without_facts"]

@@ -270,7 +270,7 @@ NEW_5090 = {**GPU_5090, "cuda_driver": "13.0"}
         (("torch==2.9.1", FLASH), {"base": {"packages": ["cuda-toolkit-12-6"]}, "hardware": GPU_5090}, "nvcc-sm-120"),
         (("sglang==0.5.7", "flashinfer-jit-cache==0.5.3"), {}, ""),
         (("sglang==0.5.7",), {"hardware": {"arch": "sm_90", "grade": "datacenter"}}, ""),
-        (("sglang==0.5.9", "flashinfer-jit-cache==0.5.3"), {}, "flashinfer-jit-cache-5"),
+        (("sglang==0.5.9", "flashinfer-jit-cache==0.5.3"), {}, "flashinfer-jit-cache-same"),
         (("torch==2.13.0", FLASHINFER), {"base": {"packages": ["cuda-nvcc-12-9"]}, "hardware": NEW_5090}, ""),
         (("torch==2.13.0", FLASHINFER), {"base": {"packages": ["cuda-nvcc-12-8"]}}, ""),
         (
